@@ -1,0 +1,125 @@
+"""The Weaver: zero read-out is the drafter, nothing leaves the pool, branches never see each other."""
+
+from typing import Any
+
+import pytest
+import torch
+from models.oracle import VOCABULARY, random_tokens
+from models.small import drafter_for, tiny_target, weaver_for
+
+from tfm_lab.drafting import Marginals, OpenNode
+from tfm_lab.models import TargetModel, Weaver, WeaverConfig, WeaverSession
+from tfm_lab.training.initialise import new_weaver
+
+FORMS: dict[str, dict[str, Any]] = {
+    "learned-gelu": {},
+    "rotary-swiglu": {"positions": "rotary", "mlp": "swiglu"},
+    "two-blocks": {"layers": 2},
+}
+TREE = [OpenNode(0, -1, 5, 0), OpenNode(1, 0, 8, 1), OpenNode(2, 0, 9, 1), OpenNode(3, 1, 7, 2), OpenNode(4, 3, 3, 3)]
+
+
+def step_inputs(target: TargetModel) -> tuple[Marginals, torch.Tensor]:
+    drafter = drafter_for(target)
+    prefilled = target.prefill(random_tokens(12), drafter.config.tap_layers)
+    context = drafter.extend_context(drafter.empty_context(), prefilled.taps)
+    return drafter.propose(context, 5, target), prefilled.hidden
+
+
+def session_for(weaver: Weaver, target: TargetModel, pool_size: int = 20) -> WeaverSession:
+    marginals, hidden = step_inputs(target)
+    return WeaverSession(weaver, target, marginals, hidden, pool_size)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_fresh_weaver_is_the_drafter_restricted_to_its_pool(form: str) -> None:
+    target = tiny_target()
+    config = WeaverConfig(48, 32, attention_heads=2, mlp_width=24, max_depth=7, **({"layers": 1} | FORMS[form]))
+    weaver = new_weaver(config, target, 0).double()
+    marginals, hidden = step_inputs(target)
+    session = WeaverSession(weaver, target, marginals, hidden, pool_size=20)
+    pool = marginals.pool(20)
+    (root,) = session.expand(TREE[:1])
+    (child,) = session.expand(TREE[1:2])
+    for depth, proposal in enumerate((root, child)):
+        assert torch.equal(proposal.tokens, pool.tokens[depth])
+        wanted = torch.log_softmax(pool.logits[depth], dim=-1)
+        assert torch.allclose(proposal.log_probs, wanted, atol=1e-12, rtol=0.0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_conditionals_in_a_tree_equal_the_training_form_along_each_path(form: str) -> None:
+    target = tiny_target()
+    weaver = weaver_for(target, **FORMS[form])
+    marginals, hidden = step_inputs(target)
+    session = WeaverSession(weaver, target, marginals, hidden, pool_size=20)
+    proposals = [*session.expand(TREE[:1]), *session.expand(TREE[1:3]), *session.expand(TREE[3:4])]
+    proposals += session.expand(TREE[4:5])
+    pool = marginals.pool(20)
+    for path in ([0], [0, 1], [0, 2], [0, 1, 3], [0, 1, 3, 4]):
+        tokens = torch.tensor([[TREE[node].token for node in path]])
+        read_outs = weaver(hidden[None], marginals.hidden[None], target.model.embed_tokens(tokens))
+        depth = len(path) - 1
+        logits = pool.logits[depth] + target.head_weight[pool.tokens[depth]] @ read_outs[0, depth]
+        wanted = torch.log_softmax(logits, dim=-1)
+        assert torch.allclose(proposals[path[-1]].log_probs, wanted, atol=1e-10, rtol=0.0)
+
+
+def test_a_node_depends_on_its_ancestors_and_not_on_its_siblings() -> None:
+    target = tiny_target()
+    weaver = weaver_for(target)
+
+    def last_proposal(first_child: int, second_child: int) -> torch.Tensor:
+        session = session_for(weaver, target)
+        session.expand(TREE[:1])
+        session.expand([OpenNode(1, 0, first_child, 1), OpenNode(2, 0, second_child, 1)])
+        return session.expand(TREE[3:4])[0].log_probs
+
+    base = last_proposal(8, 9)
+    assert torch.equal(last_proposal(8, 30), base)
+    assert not torch.allclose(last_proposal(30, 9), base)
+
+
+def test_nothing_outside_the_pool_gets_probability() -> None:
+    target = tiny_target()
+    (proposal,) = session_for(weaver_for(target), target, pool_size=6).expand(TREE[:1])
+    dense = proposal.dense(VOCABULARY)
+    assert proposal.tokens.numel() == 6
+    assert int((dense > 0).sum()) == 6
+    assert float(dense.sum()) == pytest.approx(1.0, abs=1e-12)
+
+
+def test_a_pool_larger_than_the_vocabulary_proposes_known_tokens_only() -> None:
+    target = tiny_target()
+    (proposal,) = session_for(weaver_for(target), target, pool_size=10_000).expand(TREE[:1])
+    assert proposal.tokens.numel() == VOCABULARY
+    assert int(proposal.tokens.max()) < VOCABULARY
+
+
+def test_expanding_out_of_order_or_too_deep_is_refused() -> None:
+    target = tiny_target()
+    session = session_for(weaver_for(target), target)
+    with pytest.raises(ValueError, match="node 3 cannot be expanded"):
+        session.expand(TREE[3:4])
+    session.expand(TREE[:1])
+    with pytest.raises(ValueError, match="it is too deep"):
+        session.expand([OpenNode(1, 0, 4, 7)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"attention_heads": 5}, "must split into 5 attention heads"),
+        ({"positions": "absolute"}, "'learned' or 'rotary'"),
+        ({"mlp": "relu"}, "'gelu' or 'swiglu'"),
+    ],
+)
+def test_a_weaver_config_that_cannot_work_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        weaver_for(tiny_target(), **changes)
+
+
+def test_a_weaver_for_another_target_is_refused() -> None:
+    target = tiny_target()
+    with pytest.raises(ValueError, match="its width is 64, the target's is 48"):
+        Weaver(WeaverConfig(64, 32, 1, 2, 24)).check_target(target)

@@ -1,0 +1,196 @@
+"""Checkpoint folders in Hugging Face layout: ``config.json`` and safetensors, single or sharded.
+
+Only safetensors are read and nothing in a checkpoint is executed. Writing is atomic: a folder appears whole or not at
+all.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from tfm_lab.models.config import DrafterConfig, TargetConfig, WeaverConfig, read_config
+from tfm_lab.models.drafter import FactorisedDrafter
+from tfm_lab.models.target import TargetModel
+from tfm_lab.models.weaver import Weaver
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+FINGERPRINT = "target_fingerprint"
+WRAPPER_PREFIX = "model.language_model."
+
+
+def load_target(folder: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> TargetModel:
+    """Read a target from a folder that transformers could have written.
+
+    Args:
+        folder: checkpoint folder (``qwen3_5_text``, the text part of a ``qwen3_5`` wrapper, or ``llama``).
+        dtype: floating dtype of the weights in memory.
+        device: where to put them.
+
+    Raises:
+        ValueError: if files are missing or damaged, the architecture is not supported, or a tensor is missing, unknown
+            or of the wrong shape; the message lists the tensors by name.
+    """
+    folder = Path(folder)
+    config = TargetConfig.from_hugging_face(read_config(folder))
+    model = _on_meta(TargetModel, config)
+    _fill(model, _target_tensors(folder, config), folder, dtype, device)
+    return model
+
+
+def load_drafter(
+    folder: str | Path, target: TargetModel, *, dtype: torch.dtype | None = None, device: str | None = None
+) -> FactorisedDrafter:
+    """Read a DFlash drafter and check that it was made for ``target`` (sizes, tap layers, fingerprint).
+
+    Raises:
+        ValueError: as :func:`load_target`, and if the drafter belongs to another target.
+    """
+    folder = Path(folder)
+    raw = read_config(folder)
+    config = DrafterConfig.from_hugging_face(raw)
+    model = _on_meta(FactorisedDrafter, config)
+    model.check_target(target)
+    _check_fingerprint("drafter", raw, target)
+    _fill(model, _read_tensors(folder), folder, dtype or target.dtype, device or str(target.device))
+    return model
+
+
+def load_weaver(
+    folder: str | Path, target: TargetModel, *, dtype: torch.dtype | None = None, device: str | None = None
+) -> Weaver:
+    """Read a Weaver and check that it was made for ``target`` (width, fingerprint).
+
+    Raises:
+        ValueError: as :func:`load_target`, and if the Weaver belongs to another target.
+    """
+    folder = Path(folder)
+    raw = read_config(folder)
+    fields = {name: value for name, value in raw.items() if name in WeaverConfig.__dataclass_fields__}
+    try:
+        config = WeaverConfig(**fields)
+    except TypeError as error:
+        raise ValueError(f"{folder / 'config.json'} does not describe a Weaver: {error}") from None
+    model = _on_meta(Weaver, config)
+    model.check_target(target)
+    _check_fingerprint("Weaver", raw, target)
+    _fill(model, _read_tensors(folder), folder, dtype or target.dtype, device or str(target.device))
+    return model
+
+
+def save_target(model: TargetModel, folder: str | Path) -> None:
+    """Write a target as transformers would (bfloat16)."""
+    _save(model, model.config.to_hugging_face(), Path(folder))
+
+
+def save_drafter(model: FactorisedDrafter, target: TargetModel, folder: str | Path) -> None:
+    """Write a drafter in the layout of published DFlash checkpoints (bfloat16), with its target's fingerprint."""
+    _save(model, model.config.to_hugging_face() | {FINGERPRINT: target.fingerprint()}, Path(folder))
+
+
+def save_weaver(model: Weaver, target: TargetModel, folder: str | Path) -> None:
+    """Write a Weaver (bfloat16), with its target's fingerprint."""
+    config = {"architectures": ["Weaver"], "model_type": "weaver"} | asdict(model.config)
+    _save(model, config | {FINGERPRINT: target.fingerprint()}, Path(folder))
+
+
+@contextmanager
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """A scratch folder that takes the place of ``folder`` when the block ends without an error."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield scratch
+        scratch.chmod(0o755)
+        for file in scratch.iterdir():
+            file.chmod(0o644)
+        old = folder.with_name(f".{folder.name}.old")
+        shutil.rmtree(old, ignore_errors=True)
+        if folder.exists():
+            os.replace(folder, old)
+        os.replace(scratch, folder)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _on_meta(kind: type[Any], config: object) -> Any:
+    with torch.device("meta"):
+        return kind(config)
+
+
+def _save(model: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
+    tensors = {name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()}
+    with atomic_folder(folder) as scratch:
+        save_file(tensors, scratch / WEIGHTS, metadata={"format": "pt"})
+        (scratch / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder, from one file or from the shards that the index names."""
+    if (folder / INDEX).is_file():
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        names = sorted(set(index["weight_map"].values()))
+    else:
+        names = [WEIGHTS]
+    tensors: dict[str, Tensor] = {}
+    for name in names:
+        path = folder / name
+        if Path(name).name != name or not path.is_file():
+            raise ValueError(f"{folder} lacks its weights file {name}; fetch the checkpoint again (only safetensors are read)")
+        try:
+            with safe_open(path, framework="pt") as opened:
+                tensors |= {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118 (not a dict)
+        except SafetensorError as error:
+            raise ValueError(f"{path} is damaged ({error}); fetch the checkpoint again") from None
+    return tensors
+
+
+def _target_tensors(folder: Path, config: TargetConfig) -> dict[str, Tensor]:
+    """Tensors under this package's names: text part of a wrapper unwrapped, multi-token prediction head left out."""
+    tensors = _read_tensors(folder)
+    if any(name.startswith(WRAPPER_PREFIX) for name in tensors):
+        kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(("model.visual.", "mtp."))}
+        tensors = {name.replace(WRAPPER_PREFIX, "model.", 1): tensor for name, tensor in kept.items()}
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("mtp.")}
+    if config.tie_embeddings:
+        tensors.pop("lm_head.weight", None)
+    return {name: tensor for name, tensor in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
+
+
+def _fill(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtype, device: str) -> None:
+    """Put ``tensors`` into ``model`` (made on the meta device), or raise a ValueError that lists what does not fit."""
+    wanted = model.state_dict()
+    problems = [f"missing {name}" for name in wanted.keys() - tensors.keys()]
+    problems += [f"unknown {name}" for name in tensors.keys() - wanted.keys()]
+    problems += [
+        f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(wanted[name].shape)}"
+        for name in wanted.keys() & tensors.keys()
+        if tensors[name].shape != wanted[name].shape
+    ]
+    if problems:
+        listed = "; ".join(sorted(problems)[:8]) + ("; ..." if len(problems) > 8 else "")
+        raise ValueError(f"the weights in {folder} do not fit their config: {listed}")
+    converted = {name: tensor.to(device, dtype) for name, tensor in tensors.items()}
+    model.load_state_dict(converted, assign=True)
+    model.requires_grad_(False).eval()
+
+
+def _check_fingerprint(what: str, config: Mapping[str, Any], target: TargetModel) -> None:
+    recorded = config.get(FINGERPRINT)
+    if recorded is not None and recorded != target.fingerprint():
+        raise ValueError(
+            f"the {what} was trained for another target (fingerprint {recorded}, this target has "
+            f"{target.fingerprint()}); load the pair that belongs together"
+        )

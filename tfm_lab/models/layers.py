@@ -1,0 +1,99 @@
+"""Layers that the target, the drafter and the Weaver share: norms, rotary positions, gated MLP, masked attention."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm, computed in float32 or wider.
+
+    Args:
+        size: number of channels.
+        epsilon: added to the mean square.
+        zero_centred: multiply by ``1 + weight`` (Qwen3.5) instead of ``weight`` (llama, qwen3).
+        bias: add a learned bias after the weight (Weaver).
+    """
+
+    def __init__(self, size: int, epsilon: float, *, zero_centred: bool = False, bias: bool = False) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        self.zero_centred = zero_centred
+        self.weight = nn.Parameter(torch.zeros(size) if zero_centred else torch.ones(size))
+        self.bias = nn.Parameter(torch.zeros(size)) if bias else None
+
+    def forward(self, x: Float[Tensor, "*rows channels"]) -> Float[Tensor, "*rows channels"]:
+        wide = at_least_float32(x)
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.epsilon)
+        weight = self.weight.to(wide.dtype)
+        normed = normed * (1.0 + weight if self.zero_centred else weight)
+        if self.bias is not None:
+            normed = normed + self.bias.to(wide.dtype)
+        return normed.to(x.dtype)
+
+
+class GatedMLP(nn.Module):
+    """SwiGLU: ``down(silu(gate(x)) * up(x))``, no biases."""
+
+    def __init__(self, size: int, inner: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(size, inner, bias=False)
+        self.up_proj = nn.Linear(size, inner, bias=False)
+        self.down_proj = nn.Linear(inner, size, bias=False)
+
+    def forward(self, x: Float[Tensor, "*rows channels"]) -> Float[Tensor, "*rows channels"]:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Rotary:
+    """Cosines and sines of rotary position embeddings for a set of positions (2104.09864).
+
+    The first ``rotary_dim`` channels of a head are rotated in pairs (i, i + rotary_dim / 2); the rest pass through.
+    Angles are computed in float32 whatever the model's dtype, float64 for a float64 model.
+    """
+
+    def __init__(self, positions: Int[Tensor, "*rows"], rotary_dim: int, theta: float, dtype: torch.dtype) -> None:
+        wide = torch.promote_types(dtype, torch.float32)
+        exponents = torch.arange(0, rotary_dim, 2, device=positions.device, dtype=wide) / rotary_dim
+        angles = positions.to(wide).unsqueeze(-1) * theta**-exponents
+        self.rotary_dim = rotary_dim
+        self.cosines, self.sines = angles.cos().to(dtype), angles.sin().to(dtype)
+
+    def rotate(self, x: Float[Tensor, "*rows heads tokens size"]) -> Float[Tensor, "*rows heads tokens size"]:
+        """Rotate heads; ``positions`` must broadcast against [..., tokens], one axis short of ``x``'s heads."""
+        cosines, sines = self.cosines.unsqueeze(-3), self.sines.unsqueeze(-3)
+        rotated, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
+        first, second = rotated.chunk(2, dim=-1)
+        return torch.cat([first * cosines - second * sines, second * cosines + first * sines, rest], dim=-1)
+
+
+def split_heads(x: Float[Tensor, "*rows tokens channels"], heads: int) -> Float[Tensor, "*rows heads tokens size"]:
+    """[..., tokens, heads * size] -> [..., heads, tokens, size]."""
+    return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
+
+
+def merge_heads(x: Float[Tensor, "*rows heads tokens size"]) -> Float[Tensor, "*rows tokens channels"]:
+    """[..., heads, tokens, size] -> [..., tokens, heads * size]."""
+    return x.transpose(-3, -2).flatten(-2)
+
+
+def attend(
+    query: Float[Tensor, "batch heads queries size"],
+    key: Float[Tensor, "batch shared keys size"],
+    value: Float[Tensor, "batch shared keys size"],
+    visible: Bool[Tensor, "#batch #heads queries keys"] | None,
+) -> Float[Tensor, "batch heads queries size"]:
+    """Softmax attention with scale 1/sqrt(size); groups of query heads share a key/value head.
+
+    Args:
+        visible: True where a query may see a key; ``None`` means causal attention over equally many queries and keys.
+    """
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=visible, is_causal=visible is None, enable_gqa=query.shape[1] != key.shape[1]
+    )
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """``x`` in float32, or unchanged if it is wider already."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,0 +1,218 @@
+"""The Weaver (arXiv 2607.06763): it turns a factorised drafter's pool logits into conditionals, path by path.
+
+Two kinds of tokens share one causal transformer block (or a few). Sixteen *prefix* tokens carry the target's last
+hidden state and the drafter's hidden states; *node* tokens carry the drafted tokens of one path. A node's read-out is
+multiplied with the target's own head rows of the candidate pool and added to the drafter's logits:
+
+    logit(v | path) = drafter_logit_d(v) + <head(v), z(path)>      for v in the pool of depth d
+
+so a Weaver whose read-out is zero is exactly the drafter restricted to its pool. Tokens outside the pool have
+probability zero. Parameter names are those of the published checkpoint.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from tfm_lab.drafting.types import CandidatePool, Marginals, OpenNode, Proposal
+from tfm_lab.models.config import WeaverConfig
+from tfm_lab.models.layers import RMSNorm, Rotary, attend, merge_heads, split_heads
+from tfm_lab.models.target import TargetModel
+
+
+class WeaverBlock(nn.Module):
+    """Pre-norm attention and MLP. ``swiglu`` keeps its gate and up projections in one matrix, gate first."""
+
+    def __init__(self, config: WeaverConfig) -> None:
+        super().__init__()
+        width, self.heads = config.width, config.attention_heads
+        self.is_gated = config.mlp == "swiglu"
+        self.norm_attn = RMSNorm(width, config.norm_epsilon, bias=True)
+        self.q_proj = nn.Linear(width, width, bias=False)
+        self.k_proj = nn.Linear(width, width, bias=False)
+        self.v_proj = nn.Linear(width, width, bias=False)
+        self.o_proj = nn.Linear(width, width, bias=False)
+        self.norm_mlp = RMSNorm(width, config.norm_epsilon, bias=True)
+        self.fc1 = nn.Linear(width, config.mlp_width * (2 if self.is_gated else 1))
+        self.fc2 = nn.Linear(config.mlp_width, width)
+
+    def query_key_value(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, Tensor, Tensor]:
+        normed = self.norm_attn(x)
+        query, key = split_heads(self.q_proj(normed), self.heads), split_heads(self.k_proj(normed), self.heads)
+        if rotary is not None:
+            query, key = rotary.rotate(query), rotary.rotate(key)
+        return query, key, split_heads(self.v_proj(normed), self.heads)
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        x = x + self.o_proj(merge_heads(attended))
+        inner = self.fc1(self.norm_mlp(x))
+        if self.is_gated:
+            gate, up = inner.chunk(2, dim=-1)
+            return x + self.fc2(F.silu(gate) * up)
+        return x + self.fc2(F.gelu(inner))
+
+
+class Weaver(nn.Module):
+    """Autoregressive adapter over a candidate pool.
+
+    Args:
+        config: the Weaver's shape.
+    """
+
+    def __init__(self, config: WeaverConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_norm = RMSNorm(config.target_width, config.norm_epsilon, bias=True)
+        self.output_norm = RMSNorm(config.target_width, config.norm_epsilon, bias=True)
+        self.token_in = nn.Linear(config.target_width, config.width)
+        self.proposal_in = nn.Linear(config.target_width, config.width)
+        self.pos_emb = nn.Parameter(torch.randn(config.max_depth, config.width) * 0.02) if self.has_table else None
+        self.blocks = nn.ModuleList(WeaverBlock(config) for _ in range(config.layers))
+        self.out_norm = RMSNorm(config.width, config.norm_epsilon, bias=True)
+        self.lm_head_query_in = nn.Linear(config.width, config.target_width, bias=False)
+        nn.init.zeros_(self.lm_head_query_in.weight)
+
+    @property
+    def has_table(self) -> bool:
+        """True for learned positions, False for rotary ones."""
+        return self.config.positions == "learned"
+
+    def check_target(self, target: TargetModel) -> None:
+        """Raise a ValueError if this Weaver cannot have been made for ``target``."""
+        if self.config.target_width != target.config.hidden_size:
+            raise ValueError(
+                f"the Weaver was made for another target: its width is {self.config.target_width}, "
+                f"the target's is {target.config.hidden_size}"
+            )
+
+    def prefix_tokens(
+        self, target_hidden: Float[Tensor, "batch channels"], drafter_hidden: Float[Tensor, "batch drafts channels"]
+    ) -> Float[Tensor, "batch prefix width"]:
+        """Inputs of the prefix: the target's hidden state that produced the root, then the drafter's, by depth."""
+        hidden = torch.cat([target_hidden.unsqueeze(1), drafter_hidden], dim=1)
+        prefix = self.proposal_in(self.output_norm(hidden))
+        if self.pos_emb is not None:
+            prefix = prefix + F.pad(self.pos_emb[: drafter_hidden.shape[1]], (0, 0, 1, 0))
+        return prefix
+
+    def node_tokens(
+        self, embedded: Float[Tensor, "batch nodes channels"], depths: Int[Tensor, " nodes"]
+    ) -> Float[Tensor, "batch nodes width"]:
+        """Inputs of drafted tokens: their target embeddings, by depth (the root has depth 0)."""
+        nodes = self.token_in(self.embed_norm(embedded))
+        if self.pos_emb is not None:
+            nodes = nodes + self.pos_emb[depths.clamp_max(self.config.max_depth - 1)]
+        return nodes
+
+    def run(
+        self,
+        x: Float[Tensor, "batch tokens width"],
+        rotary: Rotary | None,
+        visible: Bool[Tensor, "tokens keys"],
+        cache: Sequence[tuple[Tensor, Tensor]] | None = None,
+    ) -> tuple[Float[Tensor, "batch tokens channels"], list[tuple[Tensor, Tensor]]]:
+        """Read-outs ``z`` and, per block, the keys and values seen so far (``cache`` first, then ``x``)."""
+        seen: list[tuple[Tensor, Tensor]] = []
+        for index, block in enumerate(self._blocks):
+            query, key, value = block.query_key_value(x, rotary)
+            if cache is not None:
+                key, value = torch.cat([cache[index][0], key], dim=2), torch.cat([cache[index][1], value], dim=2)
+            seen.append((key, value))
+            x = block.finish(x, attend(query, key, value, visible[None, None]))
+        return self.lm_head_query_in(self.out_norm(x)), seen
+
+    def forward(
+        self,
+        target_hidden: Float[Tensor, "batch channels"],
+        drafter_hidden: Float[Tensor, "batch drafts channels"],
+        path_embedded: Float[Tensor, "batch depth channels"],
+    ) -> Float[Tensor, "batch depth channels"]:
+        """Read-outs along one path per row (root first), teacher-forced. Differentiable."""
+        depth, prefix = path_embedded.shape[1], drafter_hidden.shape[1] + 1
+        depths = torch.arange(depth, device=path_embedded.device)
+        nodes = self.node_tokens(path_embedded, depths)
+        x = torch.cat([self.prefix_tokens(target_hidden, drafter_hidden), nodes], dim=1)
+        positions = torch.cat([torch.arange(prefix, device=x.device), depths + 1])
+        visible = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
+        return self.run(x, self.rotary(positions, x.dtype), visible)[0][:, prefix:]
+
+    def rotary(self, positions: Int[Tensor, " tokens"], dtype: torch.dtype) -> Rotary | None:
+        """Rotary form: prefix token i sits at position i, a node of depth d at d + 1."""
+        if self.has_table:
+            return None
+        return Rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
+
+    @property
+    def _blocks(self) -> list[WeaverBlock]:
+        return [block for block in self.blocks if isinstance(block, WeaverBlock)]
+
+
+class WeaverSession:
+    """A Weaver at work on one tree; implements :class:`tfm_lab.drafting.types.ConditionalSession`.
+
+    Args:
+        weaver: the adapter.
+        target: supplies embedding and head rows.
+        marginals: the drafter's block, which gives prefix and pool logits.
+        target_hidden: final-norm hidden state of the last committed token, the one that produced the root.
+        pool_size: candidates per depth (K).
+    """
+
+    def __init__(
+        self,
+        weaver: Weaver,
+        target: TargetModel,
+        marginals: Marginals,
+        target_hidden: Float[Tensor, " channels"],
+        pool_size: int,
+    ) -> None:
+        self._weaver, self._target = weaver, target
+        self._pool: CandidatePool = marginals.pool(pool_size)
+        self._heads: dict[int, Tensor] = {}
+        self._columns: dict[int, int] = {}
+        self._ancestry: dict[int, list[int]] = {-1: []}
+        with torch.no_grad():
+            prefix = weaver.prefix_tokens(target_hidden[None], marginals.hidden[None])
+            length = prefix.shape[1]
+            positions = torch.arange(length, device=prefix.device)
+            visible = torch.ones(length, length, dtype=torch.bool, device=prefix.device).tril()
+            _, self._cache = weaver.run(prefix, weaver.rotary(positions, prefix.dtype), visible)
+        self._prefix = length
+
+    @property
+    def max_depth(self) -> int:
+        return min(self._weaver.config.max_depth, self._pool.tokens.shape[0])
+
+    @torch.no_grad()
+    def expand(self, nodes: Sequence[OpenNode]) -> list[Proposal]:
+        """Conditionals of several nodes in one call; a node sees the prefix, its ancestors and itself.
+
+        Raises:
+            ValueError: if a parent was not expanded before, or a node is too deep to have children.
+        """
+        for node in nodes:
+            if node.parent not in self._ancestry or not 0 <= node.depth < self.max_depth:
+                raise ValueError(f"node {node.index} cannot be expanded: its parent was not, or it is too deep")
+        device, cached = self._target.device, self._prefix + len(self._columns)
+        depths = torch.tensor([node.depth for node in nodes], device=device)
+        embedded = self._target.model.embed_tokens(torch.tensor([node.token for node in nodes], device=device))
+        x = self._weaver.node_tokens(embedded[None], depths)
+        visible = torch.zeros(len(nodes), cached + len(nodes), dtype=torch.bool)
+        visible[:, : self._prefix] = True
+        for row, node in enumerate(nodes):
+            lineage = [*self._ancestry[node.parent], cached + row]
+            visible[row, lineage] = True
+            self._ancestry[node.index], self._columns[node.index] = lineage, cached + row
+        rotary = self._weaver.rotary(depths + 1, x.dtype)
+        read_outs, self._cache = self._weaver.run(x, rotary, visible.to(device), self._cache)
+        return [self._proposal(node.depth, read_out) for node, read_out in zip(nodes, read_outs[0], strict=True)]
+
+    def _proposal(self, depth: int, read_out: Tensor) -> Proposal:
+        tokens = self._pool.tokens[depth]
+        if depth not in self._heads:
+            self._heads[depth] = self._target.head_weight[tokens]
+        logits = self._pool.logits[depth] + self._heads[depth] @ read_out
+        return Proposal(tokens, torch.log_softmax(logits.float() if logits.dtype != torch.float64 else logits, dim=-1))
