@@ -1,0 +1,324 @@
+"""The decoding loop: draft a tree, verify it in one target call, accept a path, commit it.
+
+``DecodeSession`` is the loop, one step at a time; ``speculative_decode`` runs it to the end.
+``autoregressive_decode`` is plain decoding, one token per target call, written without trees: the text that every
+lossless method has to reproduce.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tfm_lab.distributions import SamplingConfig, TargetRows
+from tfm_lab.drafting.types import Draft, DraftSource, TreeBuilder, TreeConfig, TreeKind
+from tfm_lab.draws import Draws, SeededDraws
+from tfm_lab.models.drafter import DraftContext, FactorisedDrafter
+from tfm_lab.models.state import TargetState
+from tfm_lab.models.target import TargetModel
+from tfm_lab.models.weaver import Weaver, WeaverSession
+from tfm_lab.trace import DecodeStep, DecodeTrace, StageSeconds, StopReason
+from tfm_lab.tree import DraftTree
+from tfm_lab.verification import Acceptance, AcceptanceRule
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeConfig:
+    """What to decode.
+
+    Attributes:
+        max_new_tokens: length limit, prompt excluded.
+        sampling: temperature, top-k and top-p of the target; temperature 0 is greedy.
+        tree: size and shape of the draft trees.
+        stop_tokens: token ids that end the text; the stop token itself is kept.
+        seed: of all random decisions; drafting and acceptance draw from separate streams.
+
+    Raises:
+        ValueError: if ``max_new_tokens`` is negative.
+    """
+
+    max_new_tokens: int = 128
+    sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(temperature=0.0))
+    tree: TreeConfig = field(default_factory=TreeConfig)
+    stop_tokens: tuple[int, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 0:
+            raise ValueError(f"max_new_tokens must be 0 or more, got {self.max_new_tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class Speculator:
+    """Drafter, tree builder and acceptance rule that work together.
+
+    Attributes:
+        name: of the method, for traces.
+        drafter: gives marginals.
+        weaver: gives conditionals; ``None`` for methods that build on marginals alone.
+        build_tree: grows the tree.
+        kind: whether ``build_tree`` draws siblings.
+        rule: accepts a path of the verified tree.
+    """
+
+    name: str
+    drafter: FactorisedDrafter
+    weaver: Weaver | None
+    build_tree: TreeBuilder
+    kind: TreeKind
+    rule: AcceptanceRule
+
+
+class DecodeSession:
+    """A decode in progress. Nothing in the models changes: two sessions never disturb each other.
+
+    Args:
+        target: verifies.
+        speculator: drafts and accepts.
+        prompt: token ids, at least one.
+        config: lengths, sampling, tree, seed.
+
+    Raises:
+        ValueError: if drafter, Weaver, rule and target do not belong together, or the prompt does not fit.
+    """
+
+    def __init__(
+        self, target: TargetModel, speculator: Speculator, prompt: Sequence[int], config: DecodeConfig
+    ) -> None:
+        speculator.drafter.check_target(target)
+        if speculator.weaver is not None:
+            speculator.weaver.check_target(target)
+        speculator.rule.supports(speculator.kind, config.sampling)
+        self._target, self._speculator, self._config = target, speculator, config
+        self._fingerprint = target.fingerprint()
+        self._prompt = tuple(prompt)
+        self._draws, self._draft_draws = SeededDraws(config.seed), SeededDraws(config.seed, "draft")
+        self._steps: list[DecodeStep] = []
+        started = _now(target)
+        prefilled = target.prefill(self._prompt, speculator.drafter.config.tap_layers)
+        self._state, self._hidden = prefilled.state, prefilled.hidden
+        self._context = speculator.drafter.extend_context(speculator.drafter.empty_context(), prefilled.taps)
+        self._first: int | None = None
+        self._produced = 0
+        if self._remaining() > 0:
+            self._first = _sample(prefilled.logits, config.sampling, self._draws)
+            self._produced = 1
+        self._last = self._first
+        self._prefill_seconds = _now(target) - started
+        self._stop = self._stop_reason()
+
+    @property
+    def state(self) -> TargetState:
+        """The target after all tokens of the text but the last, which is the root of the next tree."""
+        return self._state
+
+    @property
+    def context(self) -> DraftContext:
+        """The drafter's view of the same committed positions."""
+        return self._context
+
+    @property
+    def is_finished(self) -> bool:
+        return self._stop is not StopReason.UNFINISHED
+
+    def step(self, budget: int | None = None) -> DecodeStep:
+        """Draft, verify, accept and commit once.
+
+        Args:
+            budget: of this step's tree, in place of the configured one.
+
+        Raises:
+            ValueError: if the decode has finished.
+        """
+        if self.is_finished or self._last is None:
+            raise ValueError(f"this decode has ended ({self._stop.value}); start a new session")
+        target, speculator, root = self._target, self._speculator, self._last
+        config = self._tree_config(budget)
+        times = [_now(target)]
+        source = self._source(root, config)
+        times.append(_now(target))
+        if source is None:
+            draft = Draft(DraftTree.root_only(root), speculator.kind)
+        else:
+            draft = speculator.build_tree(root, source, config, self._draft_draws)
+        times.append(_now(target))
+        outputs = target.verify_tree(self._state, draft.tree, speculator.drafter.config.tap_layers)
+        times.append(_now(target))
+        rows = TargetRows(outputs.logits, self._config.sampling)
+        acceptance = speculator.rule(draft, rows, self._draws)
+        times.append(_now(target))
+        committed = self._clipped(acceptance.emitted(draft.tree))
+        path = acceptance.path[: len(committed)]
+        self._state = target.commit(self._state, outputs.pending, path)
+        self._context = speculator.drafter.extend_context(self._context, outputs.taps[list(path)])
+        self._hidden, self._last = outputs.hidden[path[-1]], committed[-1]
+        self._produced += len(committed)
+        self._stop = self._stop_reason()
+        times.append(_now(target))
+        seconds = StageSeconds(*(end - start for start, end in zip(times, times[1:], strict=False)))
+        step = DecodeStep(
+            draft.tree, draft.kind, draft.rounds, draft.drafter_calls, acceptance, tuple(committed), seconds
+        )
+        self._steps.append(step)
+        return step
+
+    def interrupt(self) -> None:
+        """End the decode here; committed steps stay."""
+        if not self.is_finished:
+            self._stop = StopReason.INTERRUPTED
+
+    def trace(self) -> DecodeTrace:
+        """Everything so far."""
+        config, speculator = self._config, self._speculator
+        return DecodeTrace(
+            speculator.name,
+            speculator.rule.name,
+            self._fingerprint,
+            config.sampling,
+            config.tree,
+            config.seed,
+            config.max_new_tokens,
+            config.stop_tokens,
+            self._prompt,
+            self._first,
+            tuple(self._steps),
+            self._stop,
+            self._prefill_seconds,
+        )
+
+    def _remaining(self) -> int:
+        """Tokens that may still be produced: the rest of the length limit, or of the context."""
+        room = self._target.config.max_positions - len(self._prompt) - self._produced
+        return min(self._config.max_new_tokens - self._produced, room)
+
+    def _tree_config(self, budget: int | None) -> TreeConfig:
+        """No path longer than what may still be produced, the bonus token left out."""
+        tree = self._config.tree if budget is None else replace(self._config.tree, budget=budget)
+        depth = min(tree.max_depth, self._speculator.drafter.config.draft_depth, self._remaining() - 1)
+        return replace(tree, max_depth=depth) if depth > 0 else replace(tree, budget=0)
+
+    def _source(self, root: int, config: TreeConfig) -> DraftSource | None:
+        if config.budget == 0:
+            return None
+        target, speculator, hidden = self._target, self._speculator, self._hidden
+        marginals = speculator.drafter.propose(self._context, root, target)
+        weaver = speculator.weaver
+        if weaver is None:
+            return DraftSource(marginals)
+        return DraftSource(marginals, lambda: WeaverSession(weaver, target, marginals, hidden, config.pool_size))
+
+    def _clipped(self, emitted: Sequence[int]) -> list[int]:
+        """The emitted tokens up to the first stop token and the length limit."""
+        kept = list(emitted[: self._remaining()])
+        for index, token in enumerate(kept):
+            if token in self._config.stop_tokens:
+                return kept[: index + 1]
+        return kept
+
+    def _stop_reason(self) -> StopReason:
+        if self._last in self._config.stop_tokens:
+            return StopReason.STOP_TOKEN
+        if self._produced >= self._config.max_new_tokens:
+            return StopReason.LENGTH
+        return StopReason.CONTEXT_FULL if self._remaining() <= 0 else StopReason.UNFINISHED
+
+
+def speculative_decode(
+    target: TargetModel,
+    speculator: Speculator,
+    prompt: Sequence[int],
+    config: DecodeConfig,
+    on_step: Callable[[DecodeStep], None] | None = None,
+) -> DecodeTrace:
+    """Decode until a stop token, the length limit or the end of the context.
+
+    Ctrl-C ends the decode after the last committed step; the trace then says ``interrupted``.
+
+    Args:
+        on_step: called after every committed step, for progress and streaming.
+
+    Raises:
+        ValueError: as :class:`DecodeSession`.
+    """
+    session = DecodeSession(target, speculator, prompt, config)
+    try:
+        while not session.is_finished:
+            step = session.step()
+            if on_step is not None:
+                on_step(step)
+    except KeyboardInterrupt:
+        session.interrupt()
+    return session.trace()
+
+
+def autoregressive_decode(
+    target: TargetModel,
+    prompt: Sequence[int],
+    config: DecodeConfig,
+    on_step: Callable[[DecodeStep], None] | None = None,
+) -> DecodeTrace:
+    """Plain decoding: one target call and one token at a time.
+
+    Draws one random number per token, so sampled text depends on the seed alone; ``target_sample`` on any tree draws
+    the same numbers for the same tokens.
+
+    Raises:
+        ValueError: if the prompt is empty or does not fit.
+    """
+    draws = SeededDraws(config.seed)
+    started = _now(target)
+    prefilled = target.prefill(prompt)
+    prefill_seconds = _now(target) - started
+    state, logits = prefilled.state, prefilled.logits
+    limit = min(config.max_new_tokens, target.config.max_positions - len(prompt))
+    first: int | None = None
+    steps: list[DecodeStep] = []
+    stop = StopReason.LENGTH if limit == config.max_new_tokens else StopReason.CONTEXT_FULL
+    try:
+        root = first = _sample(logits, config.sampling, draws) if limit > 0 else None
+        while root is not None and root not in config.stop_tokens and len(steps) + 1 < limit:
+            times = [_now(target)]
+            features, state = target.extend(torch.tensor([[root]], device=target.device), state)
+            logits = target.logits(features.hidden[0, -1])
+            times.append(_now(target))
+            token = _sample(logits, config.sampling, draws)
+            times.append(_now(target))
+            seconds = StageSeconds(0.0, 0.0, times[1] - times[0], times[2] - times[1], 0.0)
+            tree, acceptance = DraftTree.root_only(root), Acceptance((0,), token)
+            steps.append(DecodeStep(tree, TreeKind.FIXED, (), 0, acceptance, (token,), seconds))
+            root = token
+            if on_step is not None:
+                on_step(steps[-1])
+        if root in config.stop_tokens:
+            stop = StopReason.STOP_TOKEN
+    except KeyboardInterrupt:
+        stop = StopReason.INTERRUPTED
+    return DecodeTrace(
+        "ar",
+        "greedy" if config.sampling.is_greedy else "target_sample",
+        target.fingerprint(),
+        config.sampling,
+        replace(config.tree, budget=0),
+        config.seed,
+        config.max_new_tokens,
+        config.stop_tokens,
+        tuple(prompt),
+        first,
+        tuple(steps),
+        stop,
+        prefill_seconds,
+    )
+
+
+def _sample(logits: Float[Tensor, " vocab"], sampling: SamplingConfig, draws: Draws) -> int:
+    probabilities = sampling.probabilities(logits)
+    return int(probabilities.argmax()) if sampling.is_greedy else draws.categorical(probabilities)
+
+
+def _now(target: TargetModel) -> float:
+    if target.device.type == "cuda":
+        torch.cuda.synchronize(target.device)
+    return time.perf_counter()
