@@ -1,0 +1,227 @@
+"""One training loop for target, drafter and Weaver: resumable to the bit, stopped by the first NaN."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from tfm_lab.models.checkpoint import atomic_folder
+
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class FitConfig:
+    """How long and how to optimise.
+
+    Attributes:
+        steps: optimiser steps of the whole run.
+        learning_rate: peak; reached after ``warmup`` of the steps.
+        schedule: ``cosine`` down to ``final_rate`` of the peak, or ``wsd`` (constant, then linear decay over the last
+            ``decay`` of the steps).
+        optimiser: ``adamw``, or ``muon`` for the matrices of the layers and AdamW for everything else.
+        clip: largest gradient norm.
+        evaluate_every, checkpoint_every: in steps; the last step does both.
+        seed: of initialisation and data order.
+    """
+
+    steps: int
+    learning_rate: float
+    schedule: str = "cosine"
+    warmup: float = 0.04
+    final_rate: float = 0.05
+    decay: float = 0.3
+    optimiser: str = "adamw"
+    weight_decay: float = 0.01
+    beta2: float = 0.95
+    clip: float = 1.0
+    evaluate_every: int = 250
+    checkpoint_every: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.evaluate_every < 1 or self.checkpoint_every < 1:
+            raise ValueError("steps, evaluate_every and checkpoint_every must be at least 1")
+        if self.schedule not in ("cosine", "wsd"):
+            raise ValueError(f"schedule must be 'cosine' or 'wsd', got {self.schedule!r}")
+        if self.optimiser not in ("adamw", "muon"):
+            raise ValueError(f"optimiser must be 'adamw' or 'muon', got {self.optimiser!r}")
+
+    def rate(self, step: int) -> float:
+        """Learning rate of step 0, 1, ... as a share of the peak."""
+        warm = max(1, round(self.warmup * self.steps))
+        if step < warm:
+            return (step + 1) / warm
+        progress = (step - warm) / max(1, self.steps - warm)
+        if self.schedule == "cosine":
+            return self.final_rate + (1.0 - self.final_rate) * 0.5 * (1.0 + math.cos(math.pi * progress))
+        return min(1.0, max(self.final_rate, (1.0 - step / self.steps) / self.decay))
+
+
+class Task(Protocol):
+    """What to optimise. ``loss`` must depend on the model and the step number alone."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    def loss(self, step: int) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Loss of one step, and figures worth logging."""
+        ...
+
+    def evaluate(self) -> Metrics:
+        """Figures on held-out data."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the loop reports after each step."""
+
+    step: int
+    steps: int
+    loss: float
+    seconds: float
+    metrics: Metrics
+
+
+def fit(
+    task: Task,
+    config: FitConfig,
+    folder: Path,
+    *,
+    on_step: Callable[[Progress], None] | None = None,
+    max_seconds: float | None = None,
+) -> int:
+    """Train, or go on training, in ``folder``.
+
+    The folder holds ``history.jsonl`` (one line per evaluation) and ``state/`` (weights, optimiser and step of the
+    last checkpoint). Called again with the same task and config, the loop goes on from there, and every weight comes
+    out as if it had never stopped (on the same device and library versions).
+
+    Args:
+        max_seconds: write a checkpoint and return after this long, for machines that are lent by the minute.
+
+    Returns:
+        Steps done; less than ``config.steps`` only if ``max_seconds`` ran out.
+
+    Raises:
+        ValueError: if the loss is not finite (the last checkpoint stays), or ``folder`` belongs to another config.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    optimisers = make_optimisers(task.model, config)
+    step = _resume(task.model, optimisers, config, folder)
+    started = time.monotonic()
+    while step < config.steps:
+        for optimiser in optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = config.learning_rate * config.rate(step)
+        loss, figures = task.loss(step)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(task.model.parameters(), config.clip)
+        value = loss.item()
+        if not math.isfinite(value) or not math.isfinite(norm.item()):
+            raise ValueError(
+                f"the loss stopped being a number at step {step}; the last good checkpoint is in {folder / 'state'}: "
+                "lower the learning rate and start again from there or from scratch"
+            )
+        for optimiser in optimisers:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        step += 1
+        is_last = step == config.steps
+        metrics: Metrics = {}
+        if step % config.evaluate_every == 0 or is_last:
+            metrics = {"loss": value} | {name: figure.item() for name, figure in figures.items()} | task.evaluate()
+            with (folder / "history.jsonl").open("a", encoding="utf-8") as history:
+                history.write(json.dumps({"step": step} | metrics) + "\n")
+        is_out_of_time = max_seconds is not None and time.monotonic() - started > max_seconds
+        if step % config.checkpoint_every == 0 or is_last or is_out_of_time:
+            _save(task.model, optimisers, config, step, folder)
+        if on_step is not None:
+            on_step(Progress(step, config.steps, value, time.monotonic() - started, metrics))
+        if is_out_of_time:
+            break
+    return step
+
+
+def make_optimisers(model: nn.Module, config: FitConfig) -> list[torch.optim.Optimizer]:
+    """AdamW without decay on vectors and embeddings; optionally Muon (via torch.optim) on the layers' matrices."""
+    matrices: list[nn.Parameter] = []
+    tables: list[nn.Parameter] = []
+    vectors: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if parameter.ndim != 2:
+            vectors.append(parameter)
+        elif "embed" in name or "pos_emb" in name or name.startswith("lm_head."):
+            tables.append(parameter)
+        else:
+            matrices.append(parameter)
+    decayed, rest = {"weight_decay": config.weight_decay}, {"weight_decay": 0.0}
+    groups = [{"params": tables, **decayed}, {"params": vectors, **rest}]
+    optimisers: list[torch.optim.Optimizer] = []
+    if config.optimiser == "muon":
+        muon = torch.optim.Muon(
+            matrices, lr=config.learning_rate, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw"
+        )
+        optimisers.append(muon)
+    else:
+        groups.append({"params": matrices, **decayed})
+    groups = [group for group in groups if group["params"]]
+    if groups:
+        fused = next(model.parameters()).is_cuda
+        optimisers.append(torch.optim.AdamW(groups, config.learning_rate, (0.9, config.beta2), fused=fused))
+    return optimisers
+
+
+def read_history(folder: Path) -> Iterator[Metrics]:
+    """Evaluations of a run so far, oldest first."""
+    path = folder / "history.jsonl"
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            yield json.loads(line)
+
+
+def _save(
+    model: nn.Module, optimisers: list[torch.optim.Optimizer], config: FitConfig, step: int, folder: Path
+) -> None:
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    for index, optimiser in enumerate(optimisers):
+        for parameter, entries in optimiser.state_dict()["state"].items():
+            for name, entry in entries.items():
+                tensors[f"optimiser.{index}.{parameter}.{name}"] = torch.as_tensor(entry)
+    with atomic_folder(folder / "state") as scratch:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, scratch / "state.safetensors")
+        (scratch / "progress.json").write_text(json.dumps({"step": step, "config": asdict(config)}) + "\n")
+
+
+def _resume(model: nn.Module, optimisers: list[torch.optim.Optimizer], config: FitConfig, folder: Path) -> int:
+    state = folder / "state"
+    if not (state / "progress.json").is_file():
+        (folder / "history.jsonl").unlink(missing_ok=True)
+        return 0
+    progress = json.loads((state / "progress.json").read_text())
+    if progress["config"] != asdict(config):
+        raise ValueError(f"{folder} holds a run with another configuration; use a new folder or remove that one")
+    tensors = load_file(state / "state.safetensors")
+    model.load_state_dict({name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")})
+    for index, optimiser in enumerate(optimisers):
+        whole = optimiser.state_dict()
+        prefix = f"optimiser.{index}."
+        restored: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            if name.startswith(prefix):
+                parameter, entry = name.removeprefix(prefix).split(".", 1)
+                restored.setdefault(int(parameter), {})[entry] = tensor
+        optimiser.load_state_dict(whole | {"state": restored})
+    kept = [line for line in read_history(folder) if line["step"] <= progress["step"]]
+    (folder / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+    return progress["step"]

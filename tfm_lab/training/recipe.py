@@ -1,0 +1,221 @@
+"""Training recipes: one TOML file describes every stage, from text to Weaver. Unknown and missing names raise."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin
+
+from tfm_lab.models.config import (
+    FULL_ATTENTION,
+    LINEAR_ATTENTION,
+    DeltaNetConfig,
+    DrafterConfig,
+    TargetConfig,
+    WeaverConfig,
+    evenly_spaced_taps,
+)
+from tfm_lab.training.fit import FitConfig
+
+SHIPPED = Path(__file__).parent.parent / "recipes"
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusRecipe:
+    """Vocabulary and sources. ``characters`` caps each source (0: take all), for quick trials."""
+
+    vocabulary: int
+    sources: tuple[str, ...]
+    characters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRecipe:
+    """Shape of a hybrid target and how to train it. Every fourth layer is full attention."""
+
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    attention_heads: int
+    key_value_heads: int
+    head_dim: int
+    rotary_dim: int
+    rope_theta: float
+    max_positions: int
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    batch: int
+    length: int
+    fit: FitConfig
+    compile: bool = False
+
+    def config(self, vocabulary: int, stop_tokens: tuple[int, ...]) -> TargetConfig:
+        kinds = tuple(FULL_ATTENTION if (i + 1) % 4 == 0 else LINEAR_ATTENTION for i in range(self.layers))
+        return TargetConfig(
+            model_type="qwen3_5_text",
+            vocab_size=vocabulary,
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+            layer_types=kinds,
+            attention_heads=self.attention_heads,
+            key_value_heads=self.key_value_heads,
+            head_dim=self.head_dim,
+            rotary_dim=self.rotary_dim,
+            rope_theta=self.rope_theta,
+            rms_norm_epsilon=1e-6,
+            max_positions=self.max_positions,
+            tie_embeddings=True,
+            stop_tokens=stop_tokens,
+            delta_net=DeltaNetConfig(self.key_heads, self.value_heads, self.key_dim, self.value_dim, 4),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TextRecipe:
+    """Texts that the target writes. ``temperatures`` take turns; ``least_distinct`` drops texts that only repeat.
+
+    A text is kept if at least that share of the tokens that the target wrote are distinct.
+    """
+
+    texts: int
+    held_out_texts: int
+    prompt_tokens: int
+    length: int
+    temperatures: tuple[float, ...]
+    batch: int
+    least_distinct: float
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterRecipe:
+    """Shape of a DFlash drafter and how to train it."""
+
+    layers: int
+    intermediate_size: int
+    attention_heads: int
+    key_value_heads: int
+    head_dim: int
+    rope_theta: float
+    taps: int
+    batch: int
+    anchors: int
+    fit: FitConfig
+    gamma: float = 7.0
+    block_size: int = 16
+
+    def config(self, target: TargetConfig, mask_token: int) -> DrafterConfig:
+        return DrafterConfig(
+            vocab_size=target.vocab_size,
+            hidden_size=target.hidden_size,
+            intermediate_size=self.intermediate_size,
+            layers=self.layers,
+            attention_heads=self.attention_heads,
+            key_value_heads=self.key_value_heads,
+            head_dim=self.head_dim,
+            rope_theta=self.rope_theta,
+            rms_norm_epsilon=1e-6,
+            max_positions=target.max_positions,
+            target_layers=target.layers,
+            tap_layers=evenly_spaced_taps(target.layers, self.taps),
+            mask_token=mask_token,
+            block_size=self.block_size,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WeaverRecipe:
+    """Shape of a Weaver and how to train it."""
+
+    width: int
+    layers: int
+    attention_heads: int
+    mlp_width: int
+    pool_size: int
+    batch: int
+    anchors: int
+    fit: FitConfig
+    positions: str = "learned"
+    mlp: str = "gelu"
+    eta: float = 3.0
+
+    def config(self, target: TargetConfig, max_depth: int) -> WeaverConfig:
+        return WeaverConfig(
+            target_width=target.hidden_size,
+            width=self.width,
+            layers=self.layers,
+            attention_heads=self.attention_heads,
+            mlp_width=self.mlp_width,
+            max_depth=max_depth,
+            pool_size=self.pool_size,
+            positions=self.positions,
+            mlp=self.mlp,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All stages of one bundle."""
+
+    corpus: CorpusRecipe
+    target: TargetRecipe
+    text: TextRecipe
+    drafter: DrafterRecipe
+    weaver: WeaverRecipe
+
+
+def load_recipe(name_or_path: str) -> Recipe:
+    """Read a shipped recipe by name (``hybrid``, ``tiny``) or any TOML file by path.
+
+    Raises:
+        ValueError: if there is no such recipe, it is not valid TOML, or a name in it is unknown, missing or of the
+            wrong type.
+    """
+    path = Path(name_or_path)
+    if not path.suffix:
+        path = SHIPPED / f"{name_or_path}.toml"
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.toml")))
+        raise ValueError(f"there is no recipe {name_or_path!r}; use one of {known}, or the path of a TOML file")
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from None
+    return _read(Recipe, table, path.name)
+
+
+def _read(kind: type[Record], table: Mapping[str, Any], where: str) -> Record:
+    """Build a dataclass from a TOML table, nested dataclasses from nested tables."""
+    assert is_dataclass(kind)
+    known = {field.name: field for field in fields(kind)}
+    unknown = sorted(table.keys() - known.keys())
+    if unknown:
+        raise ValueError(f"{where} does not know {unknown[0]!r}; it takes {', '.join(known)}")
+    values: dict[str, Any] = {}
+    for name, field in known.items():
+        if name in table:
+            values[name] = _convert(field.type, table[name], f"{where}: {name}")
+        elif field.default is MISSING:
+            raise ValueError(f"{where} lacks {name!r}")
+    return kind(**values)
+
+
+def _convert(kind: Any, value: Any, where: str) -> Any:
+    if is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{where} must be a table")
+        return _read(kind, value, where)  # pyright: ignore[reportArgumentType]
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise ValueError(f"{where} must be a list")
+        return tuple(_convert(get_args(kind)[0], item, where) for item in value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    accepted = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    if type(value) not in accepted:
+        raise ValueError(f"{where} must be of type {kind.__name__}, got {value!r}")
+    return value
