@@ -1,0 +1,1 @@
+"""Benchmarks: measured times with their conditions. Nothing here is a test."""

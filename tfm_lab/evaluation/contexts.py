@@ -1,0 +1,106 @@
+"""Held-out contexts: the beginnings of texts that training never saw."""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+HELD_OUT = Path(__file__).parent.parent / "data" / "held_out.jsonl"
+KINDS = ("chat", "maths", "code", "docs", "docstrings")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A prompt to continue.
+
+    Attributes:
+        name: unique within its file.
+        kind: one of ``KINDS``.
+        source: where the text comes from, for attribution.
+        prompt: the text itself, chat markers included.
+    """
+
+    name: str
+    kind: str
+    source: str
+    prompt: str
+
+
+def load_contexts(path: Path = HELD_OUT, limit: int | None = None) -> list[Context]:
+    """Contexts of a JSON-lines file, the kinds taking turns, so that any prefix is balanced.
+
+    Args:
+        limit: take only so many.
+
+    Raises:
+        ValueError: if the file is missing or is something else.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; give a JSON-lines file with name, kind, source and prompt")
+    try:
+        contexts = [Context(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    except (json.JSONDecodeError, TypeError) as error:
+        raise ValueError(f"{path} is not a file of contexts: {error}") from None
+    kinds = sorted({context.kind for context in contexts})
+    by_kind = [[context for context in contexts if context.kind == kind] for kind in kinds]
+    ordered = [group[index] for index in range(len(contexts)) for group in by_kind if index < len(group)]
+    return ordered if limit is None else ordered[:limit]
+
+
+def save_contexts(contexts: Sequence[Context], path: Path) -> None:
+    lines = (json.dumps(asdict(context), ensure_ascii=False) for context in contexts)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def choose_contexts(
+    texts: Sequence[tuple[str, str, str]],
+    per_kind: int,
+    seed: int,
+    count_tokens: Callable[[str], int],
+    longest: int = 320,
+) -> list[Context]:
+    """Pick contexts from held-out documents.
+
+    A conversation is cut where the assistant's answer begins; other text is cut at a line end after 300 to 700
+    characters from a random line.
+
+    Args:
+        texts: (source, key, text) of the documents, sources as in :mod:`tfm_lab.training.corpus`.
+        per_kind: how many of each kind.
+        count_tokens: length of a text under the target's tokenizer.
+        longest: contexts with more tokens are passed over.
+    """
+    generator = random.Random(seed)
+    contexts: list[Context] = []
+    sources = {"chat": ("chat",), "maths": ("maths",), "docstrings": ("docstrings",)}
+    sources |= {"code": ("stdlib", "packages"), "docs": ("docs", "manuals")}
+    for kind in KINDS:
+        pool = [text for text in texts if text[0] in sources[kind]]
+        generator.shuffle(pool)
+        seen: set[str] = set()
+        for source, key, text in pool:
+            prompt = _opening(text) if kind in ("chat", "maths", "docstrings") else _excerpt(text, generator)
+            if prompt and prompt not in seen and count_tokens(prompt) <= longest:
+                seen.add(prompt)
+                contexts.append(Context(f"{kind}-{len(seen):03d}", kind, f"{source}: {key}", prompt))
+            if len(seen) == per_kind:
+                break
+    return contexts
+
+
+def _opening(conversation: str) -> str:
+    marker = "<|im_start|>assistant\n"
+    return conversation[: conversation.index(marker) + len(marker)]
+
+
+def _excerpt(text: str, generator: random.Random) -> str:
+    lines = text.splitlines(keepends=True)
+    start = generator.randrange(max(1, len(lines) // 2))
+    length = generator.randint(300, 700)
+    excerpt = ""
+    for line in lines[start:]:
+        excerpt += line
+        if len(excerpt) >= length:
+            return excerpt
+    return ""
