@@ -1,0 +1,165 @@
+"""A throw-away JupyterLab server, started with the options of ``make lab``, and a page that runs notebooks in it."""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page
+
+from tfm_lab.bootstrap import lab_command
+
+START_SECONDS = 90
+CHROMIUM_OPTIONS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+# All outputs stay in the page, also those far below.
+TRACKER_SETTINGS = {"@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"}}
+
+
+@dataclass(frozen=True)
+class LabServer:
+    """Address and token of a running server."""
+
+    url: str
+    token: str
+
+
+@contextmanager
+def lab_server(root: Path, state: Path) -> Iterator[LabServer]:
+    """Serve ``root``; configuration, workspaces and logs stay in ``state``.
+
+    Raises:
+        RuntimeError: if the server does not answer in time; the message holds its log.
+    """
+    for name, values in TRACKER_SETTINGS.items():
+        file = state / "settings" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(values))
+    folders = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+        "IPYTHONDIR": "ipython",
+    }
+    server = LabServer(f"http://127.0.0.1:{_free_port()}", secrets.token_hex(16))
+    environment = os.environ | {name: str(state / folder) for name, folder in folders.items()}
+    environment |= {"JUPYTER_TOKEN": server.token, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
+    command = lab_command(Path(sys.executable), root, int(server.url.rpartition(":")[2]), headless=True)
+    command += ["--ServerApp.ip=127.0.0.1", "--ServerApp.port_retries=0", "--expose-app-in-browser"]
+    log = state / "lab.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        _wait_until_it_answers(server, process, log)
+        yield server
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@dataclass
+class NotebookPage:
+    """One notebook opened in JupyterLab, with everything suspicious that the browser noticed.
+
+    Attributes:
+        page: the browser page.
+        outside: requests that went to another server.
+        console: warnings and errors of the console and the page.
+    """
+
+    page: Page
+    outside: list[str] = field(default_factory=list)
+    console: list[str] = field(default_factory=list)
+
+    def run_all_cells(self, seconds: float) -> None:
+        """Run every cell and wait until the last one is done."""
+        self.page.evaluate(
+            """() => {
+                window.allCellsRan = false;
+                const panel = window.jupyterapp.shell.currentWidget;
+                Promise.all([panel.context.ready, panel.sessionContext.ready])
+                    .then(() => window.jupyterapp.commands.execute('notebook:run-all-cells'))
+                    .then(() => { window.allCellsRan = true; });
+            }"""
+        )
+        self.page.wait_for_function("() => window.allCellsRan", timeout=1000 * seconds)
+        self.page.wait_for_timeout(500)  # the last outputs reach the page
+
+    def code_cells(self) -> list[dict[str, Any]]:
+        """The code cells as JupyterLab holds them, in the notebook format."""
+        cells = self.page.evaluate(
+            "() => [...window.jupyterapp.shell.currentWidget.content.model.cells].map(cell => cell.toJSON())"
+        )
+        return [cell for cell in cells if cell["cell_type"] == "code"]
+
+    def errors(self) -> list[str]:
+        """Name and message of every error that a cell shows."""
+        outputs = [output for cell in self.code_cells() for output in cell["outputs"]]
+        return [f"{item['ename']}: {item['evalue']}" for item in outputs if item["output_type"] == "error"]
+
+    def executed_cells(self) -> list[bool]:
+        """For each code cell whether it has run."""
+        return [cell["execution_count"] is not None for cell in self.code_cells()]
+
+    def close(self) -> None:
+        """Shut the kernel down and close the page."""
+        self.page.evaluate("async () => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+        self.page.close()
+
+
+def open_notebook(browser: Browser, server: LabServer, name: str) -> NotebookPage:
+    """Open a notebook of the server's folder in a fresh page and wait for its kernel."""
+    notebook = NotebookPage(browser.new_page(viewport={"width": 1400, "height": 1000}))
+    page = notebook.page
+    page.set_default_timeout(60_000)
+    own = (server.url, server.url.replace("http", "ws"), "data:", "blob:")
+    page.on("request", lambda request: None if request.url.startswith(own) else notebook.outside.append(request.url))
+    page.on(
+        "console",
+        lambda message: notebook.console.append(message.text) if message.type in ("error", "warning") else None,
+    )
+    page.on("pageerror", lambda error: notebook.console.append(str(error)))
+    page.goto(f"{server.url}/lab/tree/{name}?token={server.token}&reset", wait_until="domcontentloaded")
+    page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=90_000)
+    page.wait_for_function(
+        "() => window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'",
+        timeout=90_000,
+    )
+    return notebook
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _wait_until_it_answers(server: LabServer, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{server.url}/api/status?token={server.token}", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise RuntimeError(f"JupyterLab did not answer:\n{log.read_text()[-2000:]}")

@@ -1,0 +1,100 @@
+"""JupyterLab in a real browser: every notebook runs, nothing is asked of another server, the console stays clean."""
+
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser.server import CHROMIUM_OPTIONS, LabServer, NotebookPage, lab_server, open_notebook
+from notebook_builder import METRIC, write_notebook
+from playwright.sync_api import Browser, sync_playwright
+
+from tfm_lab.environment import find_chromium
+
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+NOTEBOOKS = sorted(path.name for path in FOLDER.glob("*.ipynb"))
+
+WIDGETS = """import ipywidgets
+import plotly.graph_objects as go
+figure = go.FigureWidget([go.Scatter(x=[0, 1], y=[0, 1], mode="markers")], {"title": {"text": "size 8"}})
+slider = ipywidgets.IntSlider(8, 2, 30)
+def resize(change):
+    figure.layout.title.text = f"size {change['new']}"
+slider.observe(resize, "value")
+ipywidgets.VBox([slider, figure])"""
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(find_chromium() is None, reason="no Chromium here (apt install chromium)"),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    """JupyterLab on a copy of the notebooks, with two more that test the harness."""
+    root = tmp_path_factory.mktemp("served") / "notebooks"
+    shutil.copytree(FOLDER, root, ignore=shutil.ignore_patterns(".*"))
+    write_notebook(root, METRIC, WIDGETS, name="widgets")
+    request = 'from IPython.display import HTML\nHTML(\'<img src="http://127.0.0.1:9/outside.png" alt="a test">\')'
+    write_notebook(root, METRIC, request, "1 / 0", "print('never')", name="bad")
+    with lab_server(root, tmp_path_factory.mktemp("state")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=find_chromium(), headless=True, args=list(CHROMIUM_OPTIONS)
+        )
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def opened(browser: Browser, server: LabServer, request: pytest.FixtureRequest) -> Iterator[NotebookPage]:
+    """The notebook that the test names, closed afterwards together with its kernel."""
+    notebook = open_notebook(browser, server, request.param)
+    yield notebook
+    notebook.close()
+
+
+@pytest.mark.parametrize("opened", NOTEBOOKS, indirect=True)
+def test_a_notebook_runs_in_the_browser(opened: NotebookPage) -> None:
+    opened.run_all_cells(seconds=180)
+    assert opened.errors() == []
+    assert all(opened.executed_cells())
+    assert opened.outside == []
+    assert opened.console == []
+
+
+@pytest.mark.parametrize("opened", ["widgets.ipynb"], indirect=True)
+def test_a_slider_moves_a_figure(opened: NotebookPage) -> None:
+    opened.run_all_cells(seconds=60)
+    page = opened.page
+    page.wait_for_selector(".js-plotly-plot .scatterlayer .point", timeout=60_000)
+    slider = page.locator(".jupyter-widgets .noUi-handle").first
+    slider.focus()
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+    page.wait_for_function("() => document.querySelector('.js-plotly-plot .gtitle')?.textContent === 'size 12'")
+    assert opened.errors() == []
+    assert opened.outside == []
+    assert opened.console == []
+
+
+@pytest.mark.parametrize("opened", ["bad.ipynb"], indirect=True)
+def test_errors_and_outside_requests_are_noticed(opened: NotebookPage) -> None:
+    opened.run_all_cells(seconds=60)
+    assert opened.errors() == ["ZeroDivisionError: division by zero"]
+    assert opened.executed_cells()[-2:] == [True, False]
+    assert set(opened.outside) == {"http://127.0.0.1:9/outside.png"}
+    assert opened.console != []
+
+
+def test_the_server_wants_its_token(server: LabServer) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(f"{server.url}/api/contents", timeout=10)

@@ -1,0 +1,59 @@
+"""Common ground of all tests: checked shapes, poisoned memory, fixed seeds.
+
+* Annotated shapes and types of the package are checked at run time (jaxtyping with beartype). A test that hands over a
+  wrong shape on purpose, to see what the package says, is marked ``unchecked``.
+* ``torch.empty`` and its kin return NaN where the package itself calls them, so that a kernel or a function that
+  leaves a value unwritten cannot pass by luck.
+* Every test starts from the same seed of torch's global generator, which only the tests use.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jaxtyping
+import pytest
+
+jaxtyping.install_import_hook(["tfm_lab"], "runtime_types.checked")
+
+import torch  # noqa: E402
+
+import tfm_lab  # noqa: E402, F401  (settles Triton's mode before anything can import Triton)
+
+PACKAGES = ("tfm_lab", "tfm_kernels")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Seed torch, check shapes unless the test says otherwise, and skip what needs a GPU on a machine without one."""
+    torch.manual_seed(0)
+    jaxtyping.config.update("jaxtyping_disable", item.get_closest_marker("unchecked") is not None)
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def poisoned_memory() -> Iterator[None]:
+    """Fill uninitialised tensors with NaN (integers with their largest value) when the package asks for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in (
+            (torch, "empty"),
+            (torch, "empty_like"),
+            (torch, "empty_strided"),
+            (torch.Tensor, "new_empty"),
+        ):
+            patch.setattr(owner, name, _poisoned(getattr(owner, name)))
+        yield
+
+
+def _poisoned(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def allocate_poisoned(*arguments: Any, **options: Any) -> torch.Tensor:
+        tensor = allocate(*arguments, **options)
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if caller.split(".")[0] in PACKAGES and tensor.device.type != "meta":
+            if tensor.is_floating_point():
+                tensor.detach().fill_(torch.nan)
+            elif tensor.dtype != torch.bool:
+                tensor.fill_(torch.iinfo(tensor.dtype).max)
+        return tensor
+
+    return allocate_poisoned

@@ -1,0 +1,1 @@
+"""The command line ``tfm-lab``: ``main`` holds the group, every other module one command."""

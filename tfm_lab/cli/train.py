@@ -1,0 +1,220 @@
+"""``tfm-lab train``: make a bundle, stage by stage; every stage can be broken off and called again."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tfm_lab.cli.options import choose_device, device_option
+
+if TYPE_CHECKING:
+    from tfm_lab.training.pipeline import Work
+    from tfm_lab.training.recipe import Recipe
+
+
+@click.group("train")
+def command() -> None:
+    """Train a target, then a drafter and a Weaver for it, on text that the target wrote.
+
+    The stages share one work folder and one recipe (a TOML file; shipped are hybrid and tiny). Training can be broken
+    off at any time; the same command goes on from the last checkpoint and ends with the same weights.
+
+    \b
+    The whole way, as a trial of a minute on a CPU:
+      tfm-lab train corpus  --recipe tiny --work build/tiny
+      tfm-lab train target  --recipe tiny --work build/tiny
+      tfm-lab train text    --recipe tiny --work build/tiny
+      tfm-lab train drafter --recipe tiny --work build/tiny
+      tfm-lab train weaver  --recipe tiny --work build/tiny
+      tfm-lab decode "import os" --bundle build/tiny/model
+    """
+
+
+def _stage(function: Any) -> Any:
+    """Options that all stages share."""
+    for option in (
+        device_option(),
+        click.option("--recipe", default="hybrid", show_default=True, help="Shipped recipe, or a TOML file."),
+        click.option(
+            "--work", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of all stages."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def _minutes(function: Any) -> Any:
+    return click.option("--minutes", type=float, default=None, help="Write a checkpoint and stop after this long.")(
+        function
+    )
+
+
+@command.command("corpus")
+@_stage
+@click.option(
+    "--chat", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Conversations, JSON lines."
+)
+def corpus(work: Path, recipe: str, device: str, chat: Path | None) -> None:
+    """Collect text from what is installed, train the tokenizer, tokenise, and set the held-out part aside.
+
+    \b
+    Example:
+      tfm-lab train corpus --recipe hybrid --work build/hybrid --chat chat.jsonl
+    """
+    from tfm_lab.training.pipeline import prepare_corpus
+
+    prepare_corpus(_open(work, device), _recipe(recipe), chat)
+
+
+@command.command("chat")
+@click.option("--teacher", type=click.Path(path_type=Path), required=True, help="Folder of an instruction-tuned llama.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="JSON-lines file to write.")
+@click.option("--count", default=20_000, show_default=True, help="Questions to ask.")
+@click.option("--batch", default=64, show_default=True, help="Questions at a time.")
+@click.option("--seed", default=0, show_default=True, help="Of questions and answers.")
+@device_option()
+def chat(teacher: Path, out: Path, count: int, batch: int, seed: int, device: str) -> None:
+    """Let a larger model write everyday conversations for the corpus.
+
+    \b
+    Example:
+      tfm-lab train chat --teacher smollm2/ --out chat.jsonl --count 20000
+    """
+    import torch
+
+    from tfm_lab.bundle import load_tokenizer
+    from tfm_lab.models import load_target
+    from tfm_lab.training.chat import choose_prompts, save_chat, write_chat
+
+    place = choose_device(device)
+    dtype = torch.float32 if place == "cpu" else torch.bfloat16
+    model, tokenizer = load_target(teacher, dtype=dtype, device=place), load_tokenizer(teacher)
+    with click.progressbar(length=count, label="questions answered") as bar:
+        done = [0]
+
+        def advance(answered: int) -> None:
+            bar.update(answered - done[0])
+            done[0] = answered
+
+        generator = torch.Generator(place).manual_seed(seed)
+        exchanges = write_chat(model, tokenizer, choose_prompts(count, seed), generator, batch=batch, on_batch=advance)
+        save_chat(out, list(exchanges))
+
+
+@command.command("contexts")
+@_stage
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="JSON-lines file to write.")
+@click.option(
+    "--chat", type=click.Path(path_type=Path, dir_okay=False), default=None, help="The corpus's conversations."
+)
+@click.option("--per-kind", default=40, show_default=True, help="Contexts of each kind of text.")
+def contexts(work: Path, recipe: str, device: str, out: Path, chat: Path | None, per_kind: int) -> None:
+    """Choose contexts for evaluation from the documents that were set aside.
+
+    With --chat, everyday questions that the corpus does not hold are candidates too.
+
+    \b
+    Example:
+      tfm-lab train contexts --work build/hybrid --chat chat.jsonl --out tfm_lab/data/held_out.jsonl
+    """
+    import json
+
+    from tfm_lab.bundle import load_tokenizer
+    from tfm_lab.evaluation.contexts import choose_contexts, save_contexts
+    from tfm_lab.training.chat import unasked_questions
+    from tfm_lab.training.corpus import conversation, read_chat
+
+    documents = work / "held_out.jsonl"
+    if not documents.is_file():
+        raise ValueError(f"{documents} does not exist; build the corpus first with 'tfm-lab train corpus'")
+    tokenizer = load_tokenizer(work)
+    records = [json.loads(line) for line in documents.read_text(encoding="utf-8").splitlines()]
+    texts = [(record["source"], record["key"], record["text"]) for record in records]
+    if chat is not None:
+        unasked = unasked_questions({document.key for document in read_chat(chat)})
+        texts += [("chat", question, conversation(question, "")) for question in unasked]
+    chosen = choose_contexts(texts, per_kind, seed=0, count_tokens=lambda text: len(tokenizer.encode(text).ids))
+    save_contexts(chosen, out)
+    click.echo(f"{len(chosen)} contexts written to {out}")
+
+
+@command.command("target")
+@_stage
+@_minutes
+def target(work: Path, recipe: str, device: str, minutes: float | None) -> int:
+    """Train the target on the corpus; writes model/target in Hugging Face layout.
+
+    \b
+    Example:
+      tfm-lab train target --work build/hybrid --minutes 9
+    """
+    from tfm_lab.training.pipeline import train_target
+
+    return _train(train_target, work, recipe, device, minutes, "target")
+
+
+@command.command("text")
+@_stage
+def text(work: Path, recipe: str, device: str) -> None:
+    """Let the trained target write the texts that drafter and Weaver learn from."""
+    from tfm_lab.training.pipeline import write_text
+
+    write_text(_open(work, device), _recipe(recipe))
+
+
+@command.command("drafter")
+@_stage
+@_minutes
+def drafter(work: Path, recipe: str, device: str, minutes: float | None) -> int:
+    """Train the DFlash drafter on the target's own text; writes model/drafter."""
+    from tfm_lab.training.pipeline import train_drafter
+
+    return _train(train_drafter, work, recipe, device, minutes, "drafter")
+
+
+@command.command("weaver")
+@_stage
+@_minutes
+def weaver(work: Path, recipe: str, device: str, minutes: float | None) -> int:
+    """Train the Weaver on top of the frozen drafter; writes model/weaver."""
+    from tfm_lab.training.pipeline import train_weaver
+
+    return _train(train_weaver, work, recipe, device, minutes, "weaver")
+
+
+def _open(work: Path, device: str, **reporting: Any) -> "Work":
+    from tfm_lab.training.pipeline import Work
+
+    work.mkdir(parents=True, exist_ok=True)
+    return Work(work, choose_device(device), on_note=click.echo, **reporting)
+
+
+def _recipe(name: str) -> "Recipe":
+    from tfm_lab.training.recipe import load_recipe
+
+    return load_recipe(name)
+
+
+def _train(stage: Any, work: Path, recipe: str, device: str, minutes: float | None, name: str) -> int:
+    """Run a training stage behind a progress bar with loss and remaining time."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from tfm_lab.training.fit import Progress as Step
+
+    console = Console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name, total=None)
+
+        def show(step: Step) -> None:
+            bar.update(task, total=step.steps, completed=step.step, description=f"{name}  loss {step.loss:.3f}")
+            if step.metrics:
+                figures = "  ".join(f"{key} {value:.3f}" for key, value in step.metrics.items())
+                console.print(f"step {step.step}  {step.seconds:.0f} s  {figures}", soft_wrap=True, highlight=False)
+
+        limit = None if minutes is None else 60.0 * minutes
+        finished = stage(_open(work, device, on_step=show, max_seconds=limit), _recipe(recipe))
+    if not finished:
+        console.print(f"stopped after {minutes:g} minutes; the same command goes on from here", highlight=False)
+    return 0
