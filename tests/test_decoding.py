@@ -30,7 +30,9 @@ def small_speculator(name: str, method: str, sampling: SamplingConfig, rule: str
     return make_speculator(method, drafter_for(target), weaver_for(target), sampling, rule)
 
 
-def small_config(tokens: int = 30, sampling: SamplingConfig = GREEDY, budget: int = 12, **changes: object) -> DecodeConfig:
+def small_config(
+    tokens: int = 30, sampling: SamplingConfig = GREEDY, budget: int = 12, **changes: object
+) -> DecodeConfig:
     tree = TreeConfig(budget=budget, max_depth=7, children=4, width=3, pool_size=20)
     return replace(DecodeConfig(tokens, sampling, tree), **changes)
 
@@ -74,9 +76,7 @@ def test_greedy_text_is_that_of_plain_decoding(name: str, method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("sampling", [SAMPLED, SamplingConfig(0.7, top_k=9), SamplingConfig(1.3, top_p=0.8)])
-def test_target_sample_text_is_that_of_plain_sampling_with_the_same_seed(
-    method: str, sampling: SamplingConfig
-) -> None:
+def test_target_sample_text_is_that_of_plain_sampling_with_the_same_seed(method: str, sampling: SamplingConfig) -> None:
     target = tiny_target("hybrid-grouped")
     for seed in range(3):
         config = small_config(sampling=sampling, seed=seed)

@@ -8,6 +8,7 @@ lossless method has to reproduce.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -158,7 +159,7 @@ class DecodeSession:
         self._produced += len(committed)
         self._stop = self._stop_reason()
         times.append(_now(target))
-        seconds = StageSeconds(*(end - start for start, end in zip(times, times[1:], strict=False)))
+        seconds = StageSeconds(*(end - start for start, end in pairwise(times)))
         step = DecodeStep(
             draft.tree, draft.kind, draft.rounds, draft.drafter_calls, acceptance, tuple(committed), seconds
         )

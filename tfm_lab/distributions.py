@@ -45,12 +45,14 @@ class SamplingConfig:
         """The distribution in float64 on the CPU, for one row of logits of any floating dtype and device.
 
         Raises:
-            ValueError: if the logits describe no distribution: a NaN, a positive infinity, or nothing but negative ones.
+            ValueError: if the logits describe no distribution (NaN, a positive infinity, or only negative ones).
         """
         scores = logits.detach().to("cpu", torch.float64)
         largest = scores.max()
         if not bool(torch.isfinite(largest)):
-            raise ValueError("the target's logits describe no distribution (NaN or infinite): check checkpoint and dtype")
+            raise ValueError(
+                "the target's logits describe no distribution (NaN or infinite): check checkpoint and dtype"
+            )
         if self.is_greedy:
             return torch.zeros_like(scores).index_fill_(0, first_argmax(scores), 1.0)
         probabilities = torch.softmax((scores - largest) / self.temperature, dim=-1)
@@ -97,7 +99,7 @@ def first_argmax(scores: Float[Tensor, " vocab"]) -> Tensor:
 
 
 def total_variation(p: Float[Tensor, "*rows vocab"], q: Float[Tensor, "*rows vocab"]) -> Float[Tensor, "*rows"]:
-    """TV(p, q) = 1/2 sum_v |p(v) - q(v)|; one draft token is accepted with probability 1 - TV (2607.06763, sec. 3.5)."""
+    """TV(p, q) = 1/2 sum_v |p(v) - q(v)|; a draft from q is accepted with probability 1 - TV (2607.06763, 3.5)."""
     return 0.5 * (p - q).abs().sum(-1)
 
 

@@ -84,9 +84,7 @@ def acceptance_by_depth(traces: Iterable[DecodeTrace]) -> tuple[DepthAcceptance,
             accepted[depth] += 1
         if _has_children(step, step.acceptance.path[-1]):
             reached[step.accepted + 1] += 1
-    return tuple(
-        DepthAcceptance(depth, reached[depth], accepted[depth], len(steps)) for depth in range(1, deepest + 1)
-    )
+    return tuple(DepthAcceptance(depth, reached[depth], accepted[depth], len(steps)) for depth in range(1, deepest + 1))
 
 
 def mean_stage_seconds(traces: Iterable[DecodeTrace]) -> StageSeconds:

@@ -37,7 +37,9 @@ def device_name(device: str) -> str:
     name = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     if information.is_file():
-        models = [line.split(":", 1)[1].strip() for line in information.read_text().splitlines() if "model name" in line]
+        models = [
+            line.split(":", 1)[1].strip() for line in information.read_text().splitlines() if "model name" in line
+        ]
         name = models[0] if models else name
     return f"{name}, {os.cpu_count()} cores"
 

@@ -183,7 +183,11 @@ def _step_to_dict(step: DecodeStep) -> dict[str, Any]:
         "log_probs": tree.log_probs.tolist(),
         "kind": step.kind.value,
         "rounds": [
-            {"expanded": list(growth.expanded), "offered": [list(c) for c in growth.offered], "added": list(growth.added)}
+            {
+                "expanded": list(growth.expanded),
+                "offered": [list(c) for c in growth.offered],
+                "added": list(growth.added),
+            }
             for growth in step.rounds
         ],
         "drafter_calls": step.drafter_calls,

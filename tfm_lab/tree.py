@@ -77,7 +77,7 @@ class DraftTree:
         return int(self.depths.max())
 
     def ancestors(self) -> Bool[Tensor, "nodes nodes"]:
-        """Ancestor mask, inclusive: ``[i, j]`` is true when j lies on the path from the root to i, i itself included."""
+        """Ancestor mask, inclusive: ``[i, j]`` is true when j lies on the path from the root to i, or is i."""
         mask = torch.eye(len(self), dtype=torch.bool)
         for node, parent in enumerate(self.parents.tolist()[1:], start=1):
             mask[node] |= mask[parent]
@@ -90,7 +90,9 @@ class DraftTree:
             ValueError: if there is no such node.
         """
         if not 0 <= node < len(self):
-            raise ValueError(f"node {node} is not in a tree of {len(self)} nodes; use an index from 0 to {len(self) - 1}")
+            raise ValueError(
+                f"node {node} is not in a tree of {len(self)} nodes; use an index from 0 to {len(self) - 1}"
+            )
         parents = self.parents.tolist()
         reverse = [node]
         while reverse[-1] != 0:
@@ -147,7 +149,7 @@ class DraftTree:
         )
 
     def first_nodes(self, count: int) -> "DraftTree":
-        """The subtree of the root and the first ``count`` proposed nodes (a prefix of the order is closed under parents)."""
+        """The root and the first ``count`` proposed nodes; parents come first, so that is a tree too."""
         keep = slice(0, max(0, count) + 1)
         return DraftTree(self.tokens[keep], self.parents[keep], self.depths[keep], self.log_probs[keep])
 

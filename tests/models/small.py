@@ -47,7 +47,7 @@ def tiny_target(name: str = "hybrid-grouped", dtype: torch.dtype = torch.float64
     return pair(name, dtype).target
 
 
-def _perturbed(model: torch.nn.Module, target: TargetModel, seed: int):  # noqa: ANN202 (same type as model)
+def _perturbed(model: torch.nn.Module, target: TargetModel, seed: int):
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -147,7 +147,7 @@ def test_what_is_wrong_with_a_folder_is_said_in_a_sentence(
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="it has no config.json"):
+    with pytest.raises(ValueError, match=r"it has no config\.json"):
         load_target(tmp_path / "nowhere")
 
 
@@ -163,8 +163,13 @@ def test_an_interrupted_write_leaves_the_old_folder_whole(tmp_path: Path) -> Non
     folder = tmp_path / "kept"
     with atomic_folder(folder) as scratch:
         (scratch / "file").write_text("old")
-    with pytest.raises(KeyboardInterrupt), atomic_folder(folder) as scratch:
-        (scratch / "file").write_text("half")
-        raise KeyboardInterrupt
+
+    def broken_off() -> None:
+        with atomic_folder(folder) as scratch:
+            (scratch / "file").write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        broken_off()
     assert (folder / "file").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]

@@ -4,7 +4,6 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
-
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +13,8 @@ from tfm_lab.distributions import SamplingConfig
 from tfm_lab.drafting import (
     ConditionalSession,
     DraftSource,
-    MarginalSession,
     Marginals,
+    MarginalSession,
     OpenNode,
     Proposal,
     TreeConfig,

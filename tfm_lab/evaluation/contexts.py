@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 HELD_OUT = Path(__file__).parent.parent / "data" / "held_out.jsonl"
-KINDS = ("chat", "maths", "code", "docs", "docstrings")
+KINDS = ("chat", "maths", "code", "docs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +73,14 @@ def choose_contexts(
     """
     generator = random.Random(seed)
     contexts: list[Context] = []
-    sources = {"chat": ("chat",), "maths": ("maths",), "docstrings": ("docstrings",)}
+    sources = {"chat": ("chat",), "maths": ("maths",)}
     sources |= {"code": ("stdlib", "packages"), "docs": ("docs", "manuals")}
     for kind in KINDS:
         pool = [text for text in texts if text[0] in sources[kind]]
         generator.shuffle(pool)
         seen: set[str] = set()
         for source, key, text in pool:
-            prompt = _opening(text) if kind in ("chat", "maths", "docstrings") else _excerpt(text, generator)
+            prompt = _opening(text) if kind in ("chat", "maths") else _excerpt(text, generator)
             if prompt and prompt not in seen and count_tokens(prompt) <= longest:
                 seen.add(prompt)
                 contexts.append(Context(f"{kind}-{len(seen):03d}", kind, f"{source}: {key}", prompt))

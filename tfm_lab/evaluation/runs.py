@@ -1,4 +1,4 @@
-"""Decode every context under every setting, one JSON line each, so that a broken-off evaluation goes on where it was."""
+"""Decode every context under every setting, one JSON line each: a broken-off evaluation goes on where it was."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence

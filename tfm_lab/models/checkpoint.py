@@ -5,7 +5,6 @@ all.
 """
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -118,8 +117,8 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         old = folder.with_name(f".{folder.name}.old")
         shutil.rmtree(old, ignore_errors=True)
         if folder.exists():
-            os.replace(folder, old)
-        os.replace(scratch, folder)
+            folder.replace(old)
+        scratch.replace(folder)
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -131,7 +130,9 @@ def _on_meta(kind: type[Any], config: object) -> Any:
 
 
 def _save(model: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
-    tensors = {name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()}
+    tensors = {
+        name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()
+    }
     with atomic_folder(folder) as scratch:
         save_file(tensors, scratch / WEIGHTS, metadata={"format": "pt"})
         (scratch / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -148,7 +149,9 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
     for name in names:
         path = folder / name
         if Path(name).name != name or not path.is_file():
-            raise ValueError(f"{folder} lacks its weights file {name}; fetch the checkpoint again (only safetensors are read)")
+            raise ValueError(
+                f"{folder} lacks its weights file {name}; fetch the checkpoint again (only safetensors are read)"
+            )
         try:
             with safe_open(path, framework="pt") as opened:
                 tensors |= {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118 (not a dict)

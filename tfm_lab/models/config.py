@@ -82,7 +82,9 @@ class TargetConfig:
                 f"{self.attention_heads} attention heads cannot be shared by {self.key_value_heads} key/value heads"
             )
         if self.rotary_dim % 2 or not 0 < self.rotary_dim <= self.head_dim:
-            raise ValueError(f"rotary_dim must be even and at most the head size {self.head_dim}, got {self.rotary_dim}")
+            raise ValueError(
+                f"rotary_dim must be even and at most the head size {self.head_dim}, got {self.rotary_dim}"
+            )
 
     @property
     def layers(self) -> int:
@@ -112,7 +114,9 @@ class TargetConfig:
         head_dim = config.get("head_dim") or hidden // heads
         rope = _rope(config)
         is_hybrid = model_type == "qwen3_5_text"
-        rotary_fraction = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 0.25 if is_hybrid else 1.0))
+        rotary_fraction = rope.get(
+            "partial_rotary_factor", config.get("partial_rotary_factor", 0.25 if is_hybrid else 1.0)
+        )
         layer_types = _layer_types(config, is_hybrid)
         return cls(
             model_type=model_type,
@@ -220,7 +224,9 @@ class DrafterConfig:
         """
         _refuse_unsupported(config)
         if "sliding_attention" in (config.get("layer_types") or ()):
-            raise ValueError("this drafter uses sliding-window layers, which are not supported; use a full-attention one")
+            raise ValueError(
+                "this drafter uses sliding-window layers, which are not supported; use a full-attention one"
+            )
         dflash = config.get("dflash_config") or {}
         layers, target_layers = _need(config, "num_hidden_layers"), _need(config, "num_target_layers")
         taps = dflash.get("target_layer_ids") or evenly_spaced_taps(target_layers, layers)
@@ -352,7 +358,9 @@ def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
-        raise ValueError(f"rotary embedding type {kind!r} is not supported; only plain ('default') rotary embeddings are")
+        raise ValueError(
+            f"rotary embedding type {kind!r} is not supported; only plain ('default') rotary embeddings are"
+        )
     return rope
 
 

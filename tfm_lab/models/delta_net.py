@@ -79,7 +79,9 @@ class GatedDeltaNet(nn.Module):
         config = self.config
         key_width = config.key_heads * config.key_dim
         query, key, value = F.silu(mixed).split([key_width, key_width, config.value_heads * config.value_dim], dim=-1)
-        query, key = gdn.normalised_query_and_key(split_heads(query, config.key_heads), split_heads(key, config.key_heads))
+        query, key = gdn.normalised_query_and_key(
+            split_heads(query, config.key_heads), split_heads(key, config.key_heads)
+        )
         log_decay, beta = gdn.gates(
             self.in_proj_a(x).transpose(-2, -1), self.in_proj_b(x).transpose(-2, -1), self.A_log, self.dt_bias
         )

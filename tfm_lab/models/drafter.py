@@ -73,9 +73,7 @@ class DrafterLayer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_epsilon)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_epsilon)
 
-    def forward(
-        self, x: Tensor, rotary: Rotary, context_key: Tensor, context_value: Tensor, visible: Tensor
-    ) -> Tensor:
+    def forward(self, x: Tensor, rotary: Rotary, context_key: Tensor, context_value: Tensor, visible: Tensor) -> Tensor:
         normed = self.input_layernorm(x)
         key, value = self.self_attn.key_value(normed, rotary)
         key, value = torch.cat([context_key, key], dim=2), torch.cat([context_value, value], dim=2)
@@ -108,7 +106,8 @@ class FactorisedDrafter(nn.Module):
         ):
             if drafter_has != target_has:
                 raise ValueError(
-                    f"the drafter was made for another target: its {what} is {drafter_has}, the target's is {target_has}"
+                    f"the drafter was made for another target: its {what} is {drafter_has}, "
+                    f"the target's is {target_has}"
                 )
 
     # Decoding: one text, one block.

@@ -6,6 +6,7 @@ on batches; ``prefill``, ``verify_tree`` and ``commit`` are the decoding interfa
 
 import hashlib
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -17,8 +18,16 @@ from tfm_lab.models.attention import TargetAttention
 from tfm_lab.models.config import LINEAR_ATTENTION, TargetConfig
 from tfm_lab.models.delta_net import GatedDeltaNet
 from tfm_lab.models.layers import GatedMLP, RMSNorm, Rotary
-from tfm_lab.models.state import AttentionState, AttentionWrites, DeltaNetState, DeltaNetWrites
-from tfm_lab.models.state import LayerState, LayerWrites, PendingWrites, TargetState
+from tfm_lab.models.state import (
+    AttentionState,
+    AttentionWrites,
+    DeltaNetState,
+    DeltaNetWrites,
+    LayerState,
+    LayerWrites,
+    PendingWrites,
+    TargetState,
+)
 from tfm_lab.tree import DraftTree
 
 
@@ -93,7 +102,8 @@ class DecoderLayer(nn.Module):
     def commit(self, state: LayerState, writes: LayerWrites, path: Tensor, length: int) -> LayerState:
         if isinstance(state, AttentionState) and isinstance(writes, AttentionWrites):
             return self.self_attn.commit(state, writes, path, length)
-        assert isinstance(state, DeltaNetState) and isinstance(writes, DeltaNetWrites)
+        assert isinstance(state, DeltaNetState)
+        assert isinstance(writes, DeltaNetWrites)
         return self.linear_attn.commit(state, writes, path)
 
     def empty_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> LayerState:
@@ -246,7 +256,7 @@ class TargetModel(nn.Module):
             )
         if not path or path[0] != 0 or any(not 0 <= node < len(pending.parents) for node in path):
             raise ValueError(f"a path to commit starts at the root and stays in the tree, got {list(path)}")
-        for parent, node in zip(path, path[1:], strict=False):
+        for parent, node in pairwise(path):
             if pending.parents[node] != parent:
                 raise ValueError(f"node {node} is not a child of node {parent}; a path descends one edge at a time")
         index = torch.tensor(path, device=self.device)

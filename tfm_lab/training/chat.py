@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,52 +15,9 @@ from tokenizers import Tokenizer
 from tfm_lab.models.target import TargetModel
 from tfm_lab.training.corpus import ASSISTANT, END, USER
 from tfm_lab.training.sampling import sample_texts
+from tfm_lab.training.tokenizer import TURN_END, token_id
 
-HEROES = (
-    "cat|dog|fox|little girl|little boy|old sailor|young farmer|robot|dragon|teacher|baker|musician|bear|mouse|princess|"
-    "gardener|fisherman|rabbit|painter|brave knight|owl|turtle|grandmother|shepherd|inventor|penguin|horse|lost puppy|"
-    "kind giant|wise king"
-)
-EVENTS = (
-    "finds a lost key|makes a new friend|learns to swim|gets lost in the forest|plants a garden|builds a boat|"
-    "saves the village|discovers a secret door|helps a stranger|loses a favourite toy|visits the city|climbs a mountain|"
-    "learns to share|finds a treasure map|is afraid of the dark|bakes a cake|sees snow for the first time|"
-    "wins a race|meets a talking bird|travels to the moon|fixes an old clock|forgets a birthday|hears a strange noise|"
-    "learns to play the violin|crosses a river"
-)
-THINGS = (
-    "the sun|the moon|rain|a rainbow|gravity|a volcano|an earthquake|photosynthesis|electricity|a magnet|sound|light|"
-    "the water cycle|a computer|the internet|a database|an algorithm|a battery|an engine|a bridge|a telescope|"
-    "a microscope|the heart|the brain|bones|sleep|a vitamin|a virus|bacteria|DNA|evolution|a planet|a star|a galaxy|"
-    "a black hole|the ocean|a desert|a rainforest|a river|a glacier|money|a bank|a budget|a loan|a tax|democracy|a law|"
-    "a contract|history|a map|a calendar|a clock|language|an alphabet|music|a melody|a poem|a novel|a painting|"
-    "a photograph|bread|cheese|coffee|sugar|salt|a garden|a farm|a bee|a bird|a whale|a tree|a flower|a seed|soil|"
-    "friendship|courage|patience|a habit|memory|fear|a dream|climate|the wind|a cloud|thunder|glass|steel|paper|plastic"
-)
-ACTIVITIES = (
-    "learning a new language|sleeping better|saving money|writing a letter|preparing for an exam|cooking for friends|"
-    "starting a garden|running a first race|reading more books|giving a speech|making new friends|keeping a diary|"
-    "learning to code|staying healthy in winter|planning a trip|cleaning the kitchen|training a puppy|drinking more water|"
-    "working from home|managing time|a job interview|learning the piano|taking good photographs|reducing stress|"
-    "moving to a new city|eating more vegetables|writing a short story|teaching a child to read|fixing a bicycle|"
-    "growing tomatoes|walking every day|choosing a gift|organising a desk|making a good cup of tea|"
-    "remembering names|finishing a project|protecting the environment|using less plastic|being a good listener"
-)
-PLACES = (
-    "a quiet beach|a busy market|a mountain village|an old library|a train station|a small island|a winter forest|"
-    "a school|a bakery in the morning|a city at night|a farm in summer|a museum|a lighthouse|a river bank|a castle|"
-    "a garden in spring|a kitchen|a harbour|a desert|a playground"
-)
-TEMPLATES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Tell me a short story about a {} who {}.", (HEROES, EVENTS)),
-    ("Write a story for children: a {} {}.", (HEROES, EVENTS)),
-    ("Tell me about a {} in {}.", (HEROES, PLACES)),
-    ("Explain in simple words what {} is.", (THINGS,)),
-    ("Why is {} important?", (THINGS,)),
-    ("Give me three tips for {}.", (ACTIVITIES,)),
-    ("How do I get started with {}?", (ACTIVITIES,)),
-    ("Describe {}.", (PLACES,)),
-)
+QUESTIONS = Path(__file__).parent.parent / "data" / "questions.toml"
 PREAMBLE = "<|im_start|>system\nYou are a helpful AI assistant who answers in simple words.<|im_end|>\n"
 
 
@@ -70,15 +28,21 @@ class Exchange(NamedTuple):
     response: str
 
 
+def unasked_questions(asked: set[str]) -> list[str]:
+    """Questions that the templates can ask and that are not in ``asked``."""
+    decks = _decks()
+    every = choose_prompts(len(decks) * sum(map(len, decks)), 0)
+    return [question for question in dict.fromkeys(every) if question not in asked]
+
+
 def choose_prompts(count: int, seed: int) -> list[str]:
     """``count`` questions, all templates equally often; a template repeats one only after it has asked all others."""
     generator = random.Random(seed)
-    decks: list[Iterator[str]] = []
-    for template, slots in TEMPLATES:
-        questions = [template.format(*words) for words in itertools.product(*(slot.split("|") for slot in slots))]
-        generator.shuffle(questions)
-        decks.append(itertools.cycle(questions))
-    return [next(decks[index % len(decks)]) for index in range(count)]
+    decks = _decks()
+    for deck in decks:
+        generator.shuffle(deck)
+    turns = [itertools.cycle(deck) for deck in decks]
+    return [next(turns[index % len(turns)]) for index in range(count)]
 
 
 def write_chat(
@@ -104,7 +68,7 @@ def write_chat(
     for prompt in prompts:
         ids = tokenizer.encode(f"{PREAMBLE}{USER}{prompt}{END}{ASSISTANT}", add_special_tokens=False).ids
         by_length[len(ids)].append((prompt, ids))
-    end = tokenizer.token_to_id("<|im_end|>")
+    end = token_id(tokenizer, TURN_END)
     done = 0
     for length in sorted(by_length):
         bucket = by_length[length]
@@ -132,6 +96,18 @@ def save_chat(path: Path, exchanges: Sequence[Exchange]) -> None:
     lines = (json.dumps(exchange._asdict(), ensure_ascii=False) for exchange in exchanges)
     scratch.write_text("\n".join(lines) + "\n", encoding="utf-8")
     scratch.replace(path)
+
+
+def _decks() -> list[list[str]]:
+    """All questions of each template."""
+    table = tomllib.loads(QUESTIONS.read_text(encoding="utf-8"))
+    return [
+        [
+            template["text"].format(*words)
+            for words in itertools.product(*(table["words"][s] for s in template["slots"]))
+        ]
+        for template in table["templates"]
+    ]
 
 
 def _to_last_sentence(text: str) -> str:

@@ -111,7 +111,9 @@ def read_maths() -> Iterator[Document]:
     try:
         import reasoning_gym
     except ImportError:
-        raise ValueError("reasoning-gym is not installed; install the 'train' extra: pip install tfm-lab[train]") from None
+        raise ValueError(
+            "reasoning-gym is not installed; install the 'train' extra: pip install tfm-lab[train]"
+        ) from None
     data = reasoning_gym.create_dataset("gsm_symbolic", size=MATHS_PROBLEMS, seed=MATHS_SEED)
     for item in data:
         question = item["question"].split(" Give the result as your final answer")[0]

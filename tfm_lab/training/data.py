@@ -1,10 +1,10 @@
 """Token arrays on disk, and batches that depend on the seed and the step alone, so that a resumed run sees the same."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from tfm_lab.training.corpus import Document
-from tfm_lab.training.tokenizer import END_OF_TEXT
+from tfm_lab.training.tokenizer import END_OF_TEXT, token_id
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +42,9 @@ class PackedCorpus:
         """
         names = [name for name in sorted(self.tokens) if self.tokens[name].size > length]
         if not names:
-            raise ValueError(f"no source holds more than {length} tokens; build a larger corpus or use a shorter length")
+            raise ValueError(
+                f"no source holds more than {length} tokens; build a larger corpus or use a shorter length"
+            )
         shares = np.array([self.weights[name] for name in names])
         generator = np.random.Generator(np.random.Philox(key=[seed, step]))
         chosen = generator.choice(len(names), size=batch, p=shares / shares.sum())
@@ -56,7 +58,7 @@ class PackedCorpus:
 
 def pack(documents: Sequence[Document], tokenizer: Tokenizer, weights: Mapping[str, float]) -> PackedCorpus:
     """Tokenise documents, source by source, in the order given."""
-    end = tokenizer.token_to_id(END_OF_TEXT)
+    end = token_id(tokenizer, END_OF_TEXT)
     arrays: dict[str, NDArray[np.uint16]] = {}
     for source in weights:
         texts = [document.text for document in documents if document.source == source]
@@ -127,15 +129,15 @@ def load_written(path: Path) -> WrittenTexts:
     return WrittenTexts(arrays["tokens"], arrays["written_from"])
 
 
-def save_arrays(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.part")
     with scratch.open("wb") as file:
         np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
-    os.replace(scratch, path)
+    scratch.replace(path)
 
 
-def load_arrays(path: Path, remedy: str) -> dict[str, NDArray[np.generic]]:
+def load_arrays(path: Path, remedy: str) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise ValueError(f"{path} does not exist; {remedy}")
     try:

@@ -199,7 +199,10 @@ def _save(
             for name, entry in entries.items():
                 tensors[f"optimiser.{index}.{parameter}.{name}"] = torch.as_tensor(entry)
     with atomic_folder(folder / "state") as scratch:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, scratch / "state.safetensors")
+        save_file(
+            {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
+            scratch / "state.safetensors",
+        )
         (scratch / "progress.json").write_text(json.dumps({"step": step, "config": asdict(config)}) + "\n")
 
 

@@ -37,9 +37,7 @@ class PoolComparison:
         log_q: the Weaver's log-probabilities on the pool.
     """
 
-    def __init__(
-        self, target_probabilities: Float[Tensor, "*rows pool"], log_q: Float[Tensor, "*rows pool"]
-    ) -> None:
+    def __init__(self, target_probabilities: Float[Tensor, "*rows pool"], log_q: Float[Tensor, "*rows pool"]) -> None:
         self.pool_mass = target_probabilities.sum(-1)
         self.acceptance = torch.minimum(target_probabilities, log_q.exp()).sum(-1)
         renormalised = target_probabilities / self.pool_mass.clamp_min(1e-9).unsqueeze(-1)

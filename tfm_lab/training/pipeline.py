@@ -1,10 +1,10 @@
 """The stages of training a bundle. Each reads what the one before wrote in the same work folder.
 
-    corpus.npz, held_out.npz, held_out.jsonl, tokenizer.json   prepare_corpus
-    target/   (run) and model/target                           train_target
-    text.npz, held_out_text.npz                                write_text
-    drafter/  (run) and model/drafter                          train_drafter
-    weaver/   (run) and model/weaver                           train_weaver
+corpus.npz, held_out.npz, held_out.jsonl, tokenizer.json   prepare_corpus
+target/   (run) and model/target                           train_target
+text.npz, held_out_text.npz                                write_text
+drafter/  (run) and model/drafter                          train_drafter
+weaver/   (run) and model/weaver                           train_weaver
 """
 
 import json
@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 
 from tfm_lab.bundle import load_tokenizer
 from tfm_lab.models.checkpoint import load_drafter, load_target, save_drafter, save_target, save_weaver
@@ -34,7 +33,7 @@ from tfm_lab.training.initialise import new_drafter, new_target, new_weaver
 from tfm_lab.training.recipe import Recipe
 from tfm_lab.training.sampling import sample_texts
 from tfm_lab.training.tasks import BlockData, DrafterTask, TargetTask, WeaverTask
-from tfm_lab.training.tokenizer import END_OF_TEXT, MASK, TURN_END, save_tokenizer, train_tokenizer
+from tfm_lab.training.tokenizer import END_OF_TEXT, MASK, TURN_END, save_tokenizer, token_id, train_tokenizer
 
 TOKENIZER_CHARACTERS = 6_000_000
 
@@ -97,7 +96,7 @@ def prepare_corpus(work: Work, recipe: Recipe, chat: Path | None) -> None:
 def train_target(work: Work, recipe: Recipe) -> bool:
     """Train the target; True when finished and written to ``model/target``."""
     tokenizer = load_tokenizer(work.folder)
-    stops = tuple(tokenizer.token_to_id(token) for token in (END_OF_TEXT, TURN_END))
+    stops = tuple(token_id(tokenizer, token) for token in (END_OF_TEXT, TURN_END))
     model = new_target(recipe.target.config(tokenizer.get_vocab_size(), stops), recipe.target.fit.seed).to(work.device)
     task = TargetTask(
         model,
@@ -132,7 +131,7 @@ def write_text(work: Work, recipe: Recipe) -> None:
 def train_drafter(work: Work, recipe: Recipe) -> bool:
     """Train the drafter on the target's own text; True when finished and written to ``model/drafter``."""
     target = load_target(work.folder / "model" / "target", device=work.device)
-    mask = load_tokenizer(work.folder).token_to_id(MASK)
+    mask = token_id(load_tokenizer(work.folder), MASK)
     model = new_drafter(recipe.drafter.config(target.config, mask), target, recipe.drafter.fit.seed).to(work.device)
     data = _block_data(work, target, recipe.drafter.batch, recipe.drafter.anchors, recipe.drafter.fit.seed)
     if not work.fit(DrafterTask(model, data, recipe.drafter.gamma), recipe.drafter.fit, "drafter"):

@@ -217,5 +217,5 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
         return float(value)
     accepted = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     if type(value) not in accepted:
-        raise ValueError(f"{where} must be of type {kind.__name__}, got {value!r}")
+        raise ValueError(f"{where} must be of type {getattr(kind, '__name__', kind)}, got {value!r}")
     return value

@@ -96,7 +96,9 @@ class BlockData:
         first = (written_from - 1).clamp_min(1)
         room = tokens.shape[1] - self.block - first
         if bool((room < 0).any()):
-            raise ValueError(f"texts of {tokens.shape[1]} tokens leave no room for a block of {self.block}; write longer ones")
+            raise ValueError(
+                f"texts of {tokens.shape[1]} tokens leave no room for a block of {self.block}; write longer ones"
+            )
         share = torch.rand(tokens.shape[0], self.anchors, generator=generator, dtype=torch.float64)
         return first[:, None] + (share * (room[:, None] + 1)).long()
 

@@ -52,3 +52,15 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_positions: int) -> No
         "chat_template": CHAT_TEMPLATE,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def token_id(tokenizer: Tokenizer, token: str) -> int:
+    """Id of a special token.
+
+    Raises:
+        ValueError: if the tokenizer does not have it.
+    """
+    found = tokenizer.token_to_id(token)
+    if found is None:
+        raise ValueError(f"the tokenizer has no token {token!r}; use one with the chat tokens of tfm_lab")
+    return found

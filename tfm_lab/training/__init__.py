@@ -1,0 +1,1 @@
+"""Training of target, drafter and Weaver: text, losses, one resumable loop, and the stages that tie them together."""
