@@ -339,11 +339,10 @@ def test_rounds_tell_how_the_tree_grew() -> None:
     first, second, third = draft.rounds
     assert (first.expanded, first.added) == ((0,), (1, 2))
     assert (second.expanded, second.added) == ((1, 2), (3, 4))
-    assert (third.expanded, third.offered, third.added) == ((), (), (5,))
-    assert [(parent, token) for parent, token, _ in first.offered + second.offered] == [
-        (0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1),
-    ]  # fmt: skip
-    assert second.offered[2] == Candidate(2, 0, pytest.approx(math.log(0.3 * 0.9)))
+    assert (third.expanded, third.added) == ((), (5,))
+    offered = [[(parent, token) for parent, token, _ in growth.offered] for growth in draft.rounds]
+    assert offered == [[(0, 0), (0, 1)], [(1, 0), (2, 0), (1, 1), (2, 1)], []]
+    assert second.offered[1] == Candidate(2, 0, pytest.approx(math.log(0.3 * 0.9)))
     assert nodes_of(draft) == [(0, 0), (0, 1), (1, 0), (2, 0), (1, 1)]
 
 

@@ -69,7 +69,7 @@ def test_mal_on_the_toy_world(
     """Figures of an independent program, eight children per expansion, budgets 32 and 64."""
     assert expected_mal(concentration, chain, TreeConfig(budget=32, max_depth=DEPTH)) == pytest.approx(plain, abs=0.005)
     for budget, on_marginals, on_conditionals in zip((32, 64), factorised, perfect, strict=True):
-        config = TreeConfig(budget=budget, max_depth=DEPTH, width=1)
+        config = TreeConfig(budget=budget, max_depth=DEPTH, width=1, children=8)
         assert expected_mal(concentration, woven, config, pool=STATES) == pytest.approx(on_marginals, abs=0.005)
         assert expected_mal(concentration, woven, config) == pytest.approx(on_conditionals, abs=0.005)
 
@@ -77,5 +77,5 @@ def test_mal_on_the_toy_world(
 def test_mal_of_wider_rounds_on_the_toy_world() -> None:
     widths = {1: 3.5836, 2: 3.5836, 4: 3.5836, 8: 3.5809, 16: 3.5755, 32: 3.4073}
     for width, mal in widths.items():
-        config = TreeConfig(budget=64, max_depth=DEPTH, width=width)
+        config = TreeConfig(budget=64, max_depth=DEPTH, width=width, children=8)
         assert expected_mal(0.1, woven, config) == pytest.approx(mal, abs=5e-5), width

@@ -15,7 +15,8 @@ from tfm_lab.cli.options import bundle_option, choose_device, choose_dtype, comm
     "--contexts", "context_file", type=click.Path(path_type=Path), default=None, help="JSON-lines file of contexts."
 )
 @click.option("--limit", type=int, default=None, help="Use only so many contexts, the kinds taking turns.")
-@click.option("--max-new-tokens", default=128, show_default=True, help="Per context.")
+@click.option("--max-new-tokens", default=64, show_default=True, help="Per context.")
+@click.option("--children", default=32, show_default=True, help="Most children per node of a TfM tree.")
 @click.option("--seed", default=0, show_default=True, help="Of all draws.")
 @click.option(
     "--records",
@@ -40,6 +41,7 @@ def command(
     context_file: Path | None,
     limit: int | None,
     max_new_tokens: int,
+    children: int,
     seed: int,
     records: Path,
     out: Path | None,
@@ -72,7 +74,7 @@ def command(
         for method in methods.split(",")
         for budget in comma_list(budgets, int, "--budgets")
     )
-    evaluation = Evaluation(settings, max_new_tokens, seed)
+    evaluation = Evaluation(settings, max_new_tokens, children, seed)
     contexts = load_contexts(context_file or HELD_OUT, limit)
     models = load_bundle(bundle, dtype=choose_dtype(dtype), device=choose_device(device))
     console = Console()

@@ -1,6 +1,7 @@
 """Trees from an autoregressive drafter: every expansion asks for q(. | path), so a child depends on its whole path."""
 
 import heapq
+import math
 from collections.abc import Sequence
 
 import torch
@@ -30,7 +31,8 @@ def woven(root: int, source: DraftSource, config: TreeConfig, draws: Draws) -> D
     order of score, and expands them in one drafter call; the last round expands nothing. A tree of B nodes thus needs
     ceil(B / w) sequential calls, fewer when the depth or the vocabulary runs out. That takes a width of at most
     ``children``: a wider round finds too few candidates at first, and the budget is then filled by further calls.
-    Ties go to the older parent, then to the better rank.
+    A node's next best child enters the frontier when the one before it becomes a node, so the frontier stays small
+    however many children are allowed. Ties go to the older parent, then to the better rank.
 
     Args:
         root: last committed token.
@@ -51,22 +53,32 @@ def woven(root: int, source: DraftSource, config: TreeConfig, draws: Draws) -> D
         return Draft(growth.tree(), TreeKind.FIXED)
     session = _open_session(source, "woven")
     deepest = min(config.max_depth, session.max_depth)
-    frontier: list[tuple[float, int, int, int, float]] = []
+    ranked: dict[int, list[tuple[int, float]]] = {}
+    frontier: list[tuple[float, int, int]] = []
+
+    def offer(parent: int, rank: int) -> list[Candidate]:
+        if rank >= len(ranked[parent]):
+            return []
+        token, log_prob = ranked[parent][rank]
+        score = growth.path_log_probs[parent] + log_prob
+        heapq.heappush(frontier, (-score, parent, rank))
+        return [Candidate(parent, token, score)]
+
     to_expand = (0,) if deepest > 0 else ()
     while len(growth) < config.budget and (to_expand or frontier):
         offered: list[Candidate] = []
         if to_expand:
             calls += 1
             proposals = session.expand(growth.open_nodes(to_expand))
-            for parent, children in zip(to_expand, _top_children(proposals, config.children), strict=True):
-                for rank, (token, log_prob) in enumerate(children):
-                    score = growth.path_log_probs[parent] + log_prob
-                    heapq.heappush(frontier, (-score, parent, rank, token, log_prob))
-                    offered.append(Candidate(parent, token, score))
+            most = min(config.children, config.budget - len(growth))
+            ranked.update(zip(to_expand, _top_children(proposals, most), strict=True))
+            for parent in to_expand:
+                offered += offer(parent, 0)
         added: list[int] = []
         while frontier and len(added) < config.expand_width and len(growth) < config.budget:
-            _, parent, _, token, log_prob = heapq.heappop(frontier)
-            added.append(growth.add(parent, token, log_prob))
+            _, parent, rank = heapq.heappop(frontier)
+            added.append(growth.add(parent, *ranked[parent][rank]))
+            offered += offer(parent, rank + 1)
         rounds.append(GrowthRound(to_expand, tuple(offered), tuple(added)))
         to_expand = tuple(node for node in added if growth.depths[node] < deepest)
     return Draft(growth.tree(), TreeKind.FIXED, rounds=tuple(rounds), drafter_calls=calls)
@@ -172,5 +184,5 @@ def _normalised(proposal: Proposal) -> Proposal:
 
 
 def _refuse_nan(log_probs: Tensor) -> None:
-    if bool(log_probs.isnan().any()):
+    if math.isnan(log_probs.max()):  # a maximum with a NaN is NaN
         raise ValueError("the drafter returned NaN log-probabilities: check the checkpoint and the dtype")

@@ -59,11 +59,12 @@ def rank_tokens(logits: Float[Tensor, "depth vocab"], count: int) -> Ranked:
 
 
 def pairs(tokens: Int[Tensor, "rows best"], log_probs: Float[Tensor, "rows best"]) -> list[list[tuple[int, float]]]:
-    """Each row as a list of (token, log-probability), without the tokens of probability 0."""
-    return [
-        [(token, log_prob) for token, log_prob in zip(*row, strict=True) if log_prob > -math.inf]
-        for row in zip(tokens.tolist(), log_probs.tolist(), strict=True)
-    ]
+    """Each row, best first, as a list of (token, log-probability) without the tokens of probability 0."""
+    rows = [list(zip(*row, strict=True)) for row in zip(tokens.tolist(), log_probs.tolist(), strict=True)]
+    for row in rows:
+        while row and row[-1][1] == -math.inf:
+            row.pop()
+    return rows
 
 
 class Growth:

@@ -29,7 +29,8 @@ class TreeConfig:
     Attributes:
         budget: number of proposed nodes, root excluded. 0 means plain decoding.
         max_depth: longest path in proposed tokens. A DFlash block of 16 holds the root and 15 drafts.
-        children: tokens offered at each expansion (C); only ``woven`` uses it.
+        children: most children of one node (C); only ``woven`` uses it. The paper's released code stops at 8, which
+            costs acceptance where the next token is very open (temperature 1 and a large budget).
         width: nodes expanded in one drafter call (w); ``None`` means ceil(budget / 16). Only ``woven`` uses it.
         pool_size: candidate tokens per depth that the Weaver chooses from (K).
 
@@ -39,7 +40,7 @@ class TreeConfig:
 
     budget: int = 64
     max_depth: int = 15
-    children: int = 8
+    children: int = 32
     width: int | None = None
     pool_size: int = 512
 
@@ -151,8 +152,8 @@ class GrowthRound:
 
     Attributes:
         expanded: nodes that the drafter was called on before this round's nodes were chosen; empty without a call.
-        offered: candidates that joined the frontier before this round's nodes were chosen; empty for sampled trees,
-            whose slots have no token yet.
+        offered: candidates that joined the frontier: first children of the expanded nodes, then the next sibling of
+            every node that was added; empty for sampled trees, whose slots have no token yet.
         added: nodes taken from the frontier, best first.
     """
 

@@ -16,7 +16,8 @@ def write_report(records: Sequence[dict[str, Any]], bundle: Bundle, evaluation: 
     provenance = describe_run(str(bundle.target.device))
     dtype = str(bundle.target.dtype).removeprefix("torch.")
     setup = {"bundle": bundle.name, "target": bundle.target.fingerprint(), "dtype": dtype, "seed": evaluation.seed}
-    setup |= {"max_new_tokens": evaluation.max_new_tokens, "least_distinct": evaluation.least_distinct}
+    setup |= {"max_new_tokens": evaluation.max_new_tokens, "children": evaluation.children}
+    setup |= {"least_distinct": evaluation.least_distinct}
     overall, by_kind = summarise(records), [s for s in summarise(records, by_kind=True) if s.kind != "all"]
     gains = _gains(records)
     document = {

@@ -32,13 +32,15 @@ class Evaluation:
     Attributes:
         settings: methods, budgets and temperatures to compare.
         max_new_tokens: per context.
+        children: most children per node of a woven tree.
         seed: of all draws.
         least_distinct: at temperature 0, contexts whose plain continuation has a smaller share of distinct tokens are
             left out for every method: a text that only repeats itself flatters every drafter.
     """
 
     settings: tuple[Setting, ...]
-    max_new_tokens: int = 128
+    max_new_tokens: int = 64
+    children: int = 32
     seed: int = 0
     least_distinct: float = 0.3
 
@@ -96,7 +98,7 @@ def _evaluate_context(
         config = DecodeConfig(
             evaluation.max_new_tokens,
             SamplingConfig(setting.temperature),
-            TreeConfig(budget=setting.budget),
+            TreeConfig(budget=setting.budget, children=evaluation.children),
             bundle.target.config.stop_tokens,
             evaluation.seed,
         )
@@ -141,6 +143,7 @@ def _header(bundle: Bundle, evaluation: Evaluation) -> dict[str, Any]:
         "target": bundle.target.fingerprint(),
         "dtype": str(bundle.target.dtype).removeprefix("torch."),
         "max_new_tokens": evaluation.max_new_tokens,
+        "children": evaluation.children,
         "seed": evaluation.seed,
         "least_distinct": evaluation.least_distinct,
     }
