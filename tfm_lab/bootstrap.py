@@ -7,6 +7,7 @@ alone and keeps to the syntax of Python 3.6, so that an old Python can be told i
 import argparse
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -80,6 +81,7 @@ def prepare(root: Path, extras: str, torch_index: str = "") -> Path:
         "and run the same command again",
         cwd=str(root),
     )
+    quieten_lab(venv)
     (venv / "tfm_lab-{}.stamp".format(extras)).write_text(key)
     return python
 
@@ -153,6 +155,15 @@ def lab_command(python: Path, root: Path, port: int, headless: bool) -> "list[st
     if hasattr(os, "getuid") and os.getuid() == 0:
         command.append("--allow-root")
     return command
+
+
+def quieten_lab(venv: Path) -> None:
+    """Settings of the environment's JupyterLab: no question about news, no look for updates."""
+    settings = venv / "share" / "jupyter" / "lab" / "settings"
+    settings.mkdir(parents=True, exist_ok=True)
+    notification = {"fetchNews": "false", "checkForUpdates": False}
+    overrides = {"@jupyterlab/apputils-extension:notification": notification}
+    (settings / "overrides.json").write_text(json.dumps(overrides, indent=2))
 
 
 def starts(python: str) -> bool:

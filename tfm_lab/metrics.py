@@ -8,7 +8,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from tfm_lab.distributions import TargetRows
 from tfm_lab.trace import DecodeStep, DecodeTrace, StageSeconds
+from tfm_lab.tree import DraftTree
 
 
 class Estimate(NamedTuple):
@@ -85,6 +87,23 @@ def acceptance_by_depth(traces: Iterable[DecodeTrace]) -> tuple[DepthAcceptance,
         if _has_children(step, step.acceptance.path[-1]):
             reached[step.accepted + 1] += 1
     return tuple(DepthAcceptance(depth, reached[depth], accepted[depth], len(steps)) for depth in range(1, deepest + 1))
+
+
+def expected_tokens_per_call(tree: DraftTree, target: TargetRows) -> float:
+    """Expected tokens of one step under membership verification: 1 + sum over proposed nodes of p(path).
+
+    p(path) is the product of the target's probabilities along the path from the root, which is the probability that
+    the target's own sample goes through the node; the 1 is the bonus token. Exact, no sampling.
+
+    Args:
+        tree: any tree with this kind of verification (``target_sample``).
+        target: the target's distributions, one row per node.
+    """
+    mass = [1.0]
+    parents, tokens = tree.parents.tolist(), tree.tokens.tolist()
+    for node in range(1, len(tree)):
+        mass.append(mass[parents[node]] * float(target.probabilities(parents[node])[tokens[node]]))
+    return sum(mass)
 
 
 def mean_stage_seconds(traces: Iterable[DecodeTrace]) -> StageSeconds:

@@ -75,6 +75,16 @@ class DecodeStep:
         """Drafted tokens that the rule accepted (the bonus is not one of them)."""
         return len(self.acceptance.path) - 1
 
+    @property
+    def kept_drafts(self) -> int:
+        """Accepted drafts that entered the text; fewer than ``accepted`` where it was clipped."""
+        return min(self.accepted, len(self.committed))
+
+    @property
+    def has_kept_bonus(self) -> bool:
+        """True if the bonus token entered the text."""
+        return len(self.committed) == len(self.acceptance.path)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeTrace:

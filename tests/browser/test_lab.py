@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from browser.server import CHROMIUM_OPTIONS, LabServer, NotebookPage, lab_server, open_notebook
 from notebook_builder import METRIC, write_notebook
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from tfm_lab.environment import find_chromium
 
@@ -67,6 +67,30 @@ def test_a_notebook_runs_in_the_browser(opened: NotebookPage) -> None:
     opened.run_all_cells(seconds=180)
     assert opened.errors() == []
     assert all(opened.executed_cells())
+    assert opened.outside == []
+    assert opened.console == []
+
+
+@pytest.mark.parametrize("opened", ["06_growing_trees.ipynb"], indirect=True)
+def test_the_player_steps_through_a_growing_tree(opened: NotebookPage) -> None:
+    """By mouse and by keyboard: the sentence below the tree, the number of nodes and the table all follow."""
+    opened.run_all_cells(seconds=180)
+    page = opened.page
+    player = page.locator(".jupyter-widgets.widget-vbox", has=page.locator("button", has_text="next")).first
+    nodes = player.locator(".scatterlayer .trace").last.locator(".point")
+    status = player.locator('[role="status"]')
+    status.get_by_text("TfM, 1 of 16.").wait_for()
+    expect(nodes).to_have_count(3)
+    player.locator("button", has_text="next").click()
+    status.get_by_text("TfM, 2 of 16.").wait_for()
+    expect(nodes).to_have_count(5)
+    player.locator(".noUi-handle").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    status.get_by_text("TfM, 5 of 16.").wait_for()
+    player.get_by_label("show as table").check()
+    player.get_by_role("columnheader", name="probability").wait_for()
+    assert opened.errors() == []
     assert opened.outside == []
     assert opened.console == []
 

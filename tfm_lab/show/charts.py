@@ -1,0 +1,73 @@
+"""Bar and line charts as deterministic SVG: what a plotly figure looks like where plotly cannot run."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from tfm_lab.show.style import INK, METHOD_COLOURS, PAPER
+
+WIDTH, LEFT, RIGHT, TOP = 640.0, 150.0, 60.0, 40.0
+DASHES = ("", "6 4", "2 3", "8 3 2 3")
+
+
+def bars_svg(values: Mapping[str, float], title: str, x_title: str, colours: Mapping[str, str] = METHOD_COLOURS) -> str:
+    """Horizontal bars from zero, each with its name and value."""
+    largest = max((abs(value) for value in values.values()), default=0.0) or 1.0
+    height = TOP + 30 * len(values) + 34
+    parts = _open(title, x_title, height, "; ".join(f"{name}: {value:g}" for name, value in values.items()))
+    for index, (name, value) in enumerate(values.items()):
+        y = TOP + 30 * index
+        length = (WIDTH - LEFT - RIGHT) * abs(value) / largest
+        parts.append(f'<text x="{LEFT - 8:.0f}" y="{y + 15:.0f}" text-anchor="end">{escape(name)}</text>')
+        colour = colours.get(name, INK)
+        parts.append(f'<rect x="{LEFT:.0f}" y="{y:.0f}" width="{length:.1f}" height="20" fill="{colour}"/>')
+        parts.append(f'<text x="{LEFT + length + 6:.1f}" y="{y + 15:.0f}">{value:g}</text>')
+    parts.append(f'<text x="{LEFT:.0f}" y="{height - 10:.0f}">{escape(x_title)}</text></svg>')
+    return "\n".join(parts)
+
+
+def lines_svg(
+    curves: Mapping[str, Mapping[float, float]],
+    title: str,
+    x_title: str,
+    y_title: str,
+    colours: Mapping[str, str] = METHOD_COLOURS,
+) -> str:
+    """Lines with markers; x is spaced evenly over the values that occur, y starts at zero."""
+    xs = sorted({x for points in curves.values() for x in points})
+    top = 1.1 * max((y for points in curves.values() for y in points.values()), default=1.0)
+    left, bottom, height = 60.0, 280.0, 330.0
+    place = {x: left + (WIDTH - left - 150) * (i / max(1, len(xs) - 1)) for i, x in enumerate(xs)}
+    told = "; ".join(f"{n}: {', '.join(f'{x:g} {y:.3g}' for x, y in p.items())}" for n, p in curves.items())
+    parts = _open(title, x_title, height, f"{y_title} by {x_title}. {told}")
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y = bottom - (bottom - TOP) * share
+        parts.append(f'<path d="M{left:.0f} {y:.1f} H{WIDTH - 150:.0f}" stroke="{INK}" stroke-opacity="0.15"/>')
+        parts.append(f'<text x="{left - 6:.0f}" y="{y + 4:.1f}" text-anchor="end">{top * share:.3g}</text>')
+    for x, position in place.items():
+        parts.append(f'<text x="{position:.1f}" y="{bottom + 18:.0f}" text-anchor="middle">{x:g}</text>')
+    for index, (name, points) in enumerate(curves.items()):
+        colour = colours.get(name, INK)
+        spots = [(place[x], bottom - (bottom - TOP) * y / top) for x, y in points.items()]
+        parts += _line(spots, colour, DASHES[index % len(DASHES)])
+        end = spots[-1] if spots else (left, bottom)
+        parts.append(f'<text x="{end[0] + 10:.1f}" y="{end[1] + 4:.1f}" fill="{colour}">{escape(name)}</text>')
+    parts.append(f'<text x="{left:.0f}" y="{height - 10:.0f}">{escape(f"{y_title} by {x_title}")}</text></svg>')
+    return "\n".join(parts)
+
+
+def _open(title: str, x_title: str, height: float, description: str) -> list[str]:
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {WIDTH:.0f} {height:.0f}" '
+        f'width="{WIDTH:.0f}" height="{height:.0f}" font-family="sans-serif" font-size="12" fill="{INK}">',
+        f"<title>{escape(title)}</title>",
+        f"<desc>{escape(f'{x_title}. {description}')}</desc>",
+        f'<rect width="100%" height="100%" rx="6" fill="{PAPER}"/>',
+        f'<text x="14" y="22" font-size="14" font-weight="bold">{escape(title)}</text>',
+    ]
+
+
+def _line(spots: Sequence[tuple[float, float]], colour: str, dash: str) -> list[str]:
+    path = " L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
+    broken = f' stroke-dasharray="{dash}"' if dash else ""
+    parts = [f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"{broken}/>'] if spots else []
+    return parts + [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in spots]
