@@ -80,10 +80,10 @@ def test_the_player_steps_through_a_growing_tree(opened: NotebookPage) -> None:
     nodes = player.locator(".scatterlayer .trace").last.locator(".point")
     status = player.locator('[role="status"]')
     status.get_by_text("TfM, 1 of 16.").wait_for()
-    expect(nodes).to_have_count(3)
+    expect(nodes).to_have_count(3, timeout=60_000)
     player.locator("button", has_text="next").click()
     status.get_by_text("TfM, 2 of 16.").wait_for()
-    expect(nodes).to_have_count(5)
+    expect(nodes).to_have_count(5, timeout=60_000)
     player.locator(".noUi-handle").focus()
     for _ in range(3):
         page.keyboard.press("ArrowRight")
