@@ -9,7 +9,8 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import jaxtyping
 import pytest
@@ -19,6 +20,9 @@ jaxtyping.install_import_hook(["tfm_lab"], "runtime_types.checked")
 import torch  # noqa: E402
 
 import tfm_lab  # noqa: E402, F401  (settles Triton's mode before anything can import Triton)
+
+if TYPE_CHECKING:
+    from tfm_lab.bundle import Bundle
 
 PACKAGES = ("tfm_lab", "tfm_kernels")
 
@@ -57,3 +61,23 @@ def _poisoned(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
         return tensor
 
     return allocate_poisoned
+
+
+@pytest.fixture(scope="session")
+def tiny_work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Work folder of the recipe ``tiny`` after all training stages. Read it; to write, copy it."""
+    from training.tiny import run_all, short_recipe
+
+    from tfm_lab.training.pipeline import Work
+
+    folder = tmp_path_factory.mktemp("tiny") / "work"
+    run_all(Work(folder), short_recipe())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tiny_work: Path) -> "Bundle":
+    """The toy models that :func:`tiny_work` trained: they write nonsense, and write it losslessly."""
+    from tfm_lab.bundle import load_bundle
+
+    return load_bundle(str(tiny_work / "model"))

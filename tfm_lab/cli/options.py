@@ -1,6 +1,8 @@
 """Options that several commands share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -56,6 +58,37 @@ def choose_dtype(name: str) -> "torch.dtype":
     import torch
 
     return {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}[name]
+
+
+def check_report_path(path: Path | None) -> None:
+    """Raise a ValueError unless a report can be written to ``path``, with a table beside it."""
+    if path is not None and path.suffix != ".json":
+        raise ValueError(f"--out takes the name of a .json file (the table goes beside it as .md), got {path}")
+
+
+@contextmanager
+def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar with the remaining time, on a terminal; yields a function that takes how much is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def print_table(markdown: str) -> None:
+    """Drawn on a terminal, plain Markdown in a file or a pipe."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console = Console()
+    if console.is_terminal:
+        console.print(Markdown(markdown))
+    else:
+        click.echo(markdown)
 
 
 def comma_list(text: str, convert: Callable[[str], Any], what: str) -> tuple[Any, ...]:

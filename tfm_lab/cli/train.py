@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfm_lab.cli.options import choose_device, device_option
+from tfm_lab.cli.options import choose_device, device_option, progress_bar
 
 if TYPE_CHECKING:
     from tfm_lab.training.pipeline import Work
@@ -20,7 +20,7 @@ def command() -> None:
     off at any time; the same command goes on from the last checkpoint and ends with the same weights.
 
     \b
-    The whole way, as a trial of a minute on a CPU:
+    Examples: the whole way, as a trial of a minute on a CPU
       tfm-lab train corpus  --recipe tiny --work build/tiny
       tfm-lab train target  --recipe tiny --work build/tiny
       tfm-lab train text    --recipe tiny --work build/tiny
@@ -86,18 +86,14 @@ def chat(teacher: Path, out: Path, count: int, batch: int, seed: int, device: st
     from tfm_lab.models import load_target
     from tfm_lab.training.chat import choose_prompts, save_chat, write_chat
 
+    if count < 1 or batch < 1:
+        raise ValueError("--count and --batch must be at least 1")
     place = choose_device(device)
     dtype = torch.float32 if place == "cpu" else torch.bfloat16
     model, tokenizer = load_target(teacher, dtype=dtype, device=place), load_tokenizer(teacher)
-    with click.progressbar(length=count, label="questions answered") as bar:
-        done = [0]
-
-        def advance(answered: int) -> None:
-            bar.update(answered - done[0])
-            done[0] = answered
-
-        generator = torch.Generator(place).manual_seed(seed)
-        exchanges = write_chat(model, tokenizer, choose_prompts(count, seed), generator, batch=batch, on_batch=advance)
+    generator = torch.Generator(place).manual_seed(seed)
+    with progress_bar("questions answered", count) as show:
+        exchanges = write_chat(model, tokenizer, choose_prompts(count, seed), generator, batch=batch, on_batch=show)
         save_chat(out, list(exchanges))
 
 
@@ -122,18 +118,20 @@ def contexts(work: Path, recipe: str, device: str, out: Path, chat: Path | None,
     from tfm_lab.bundle import load_tokenizer
     from tfm_lab.evaluation.contexts import choose_contexts, save_contexts
     from tfm_lab.training.chat import unasked_questions
-    from tfm_lab.training.corpus import conversation, read_chat
+    from tfm_lab.training.corpus import conversation, json_lines, read_chat
 
     documents = work / "held_out.jsonl"
     if not documents.is_file():
         raise ValueError(f"{documents} does not exist; build the corpus first with 'tfm-lab train corpus'")
     tokenizer = load_tokenizer(work)
-    records = [json.loads(line) for line in documents.read_text(encoding="utf-8").splitlines()]
+    records = [json.loads(line) for line in json_lines(documents)]
     texts = [(record["source"], record["key"], record["text"]) for record in records]
     if chat is not None:
         unasked = unasked_questions({document.key for document in read_chat(chat)})
         texts += [("chat", question, conversation(question, "")) for question in unasked]
     chosen = choose_contexts(texts, per_kind, seed=0, count_tokens=lambda text: len(tokenizer.encode(text).ids))
+    if not chosen:
+        raise ValueError(f"{documents} holds no text that is long enough for a context; use a larger corpus")
     save_contexts(chosen, out)
     click.echo(f"{len(chosen)} contexts written to {out}")
 
@@ -156,7 +154,12 @@ def target(work: Path, recipe: str, device: str, minutes: float | None) -> int:
 @command.command("text")
 @_stage
 def text(work: Path, recipe: str, device: str) -> None:
-    """Let the trained target write the texts that drafter and Weaver learn from."""
+    """Let the trained target write the texts that drafter and Weaver learn from.
+
+    \b
+    Example:
+      tfm-lab train text --work build/hybrid
+    """
     from tfm_lab.training.pipeline import write_text
 
     write_text(_open(work, device), _recipe(recipe))
@@ -166,7 +169,12 @@ def text(work: Path, recipe: str, device: str) -> None:
 @_stage
 @_minutes
 def drafter(work: Path, recipe: str, device: str, minutes: float | None) -> int:
-    """Train the DFlash drafter on the target's own text; writes model/drafter."""
+    """Train the DFlash drafter on the target's own text; writes model/drafter.
+
+    \b
+    Example:
+      tfm-lab train drafter --work build/hybrid --minutes 9
+    """
     from tfm_lab.training.pipeline import train_drafter
 
     return _train(train_drafter, work, recipe, device, minutes, "drafter")
@@ -176,7 +184,12 @@ def drafter(work: Path, recipe: str, device: str, minutes: float | None) -> int:
 @_stage
 @_minutes
 def weaver(work: Path, recipe: str, device: str, minutes: float | None) -> int:
-    """Train the Weaver on top of the frozen drafter; writes model/weaver."""
+    """Train the Weaver on top of the frozen drafter; writes model/weaver.
+
+    \b
+    Example:
+      tfm-lab train weaver --work build/hybrid --minutes 9
+    """
     from tfm_lab.training.pipeline import train_weaver
 
     return _train(train_weaver, work, recipe, device, minutes, "weaver")
@@ -185,7 +198,6 @@ def weaver(work: Path, recipe: str, device: str, minutes: float | None) -> int:
 def _open(work: Path, device: str, **reporting: Any) -> "Work":
     from tfm_lab.training.pipeline import Work
 
-    work.mkdir(parents=True, exist_ok=True)
     return Work(work, choose_device(device), on_note=click.echo, **reporting)
 
 
@@ -202,6 +214,8 @@ def _train(stage: Any, work: Path, recipe: str, device: str, minutes: float | No
 
     from tfm_lab.training.fit import Progress as Step
 
+    if minutes is not None and minutes <= 0.0:
+        raise ValueError(f"--minutes must be more than 0, got {minutes:g}")
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:

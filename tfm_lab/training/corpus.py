@@ -65,6 +65,11 @@ class Source:
     read: Callable[[], Iterator[Document]]
 
 
+def json_lines(path: Path) -> list[str]:
+    """The lines of a JSON-lines file; texts may hold U+2028 and the like, at which ``splitlines`` would cut them."""
+    return [line for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
 def conversation(question: str, answer: str) -> str:
     """One user turn and one assistant turn in chat format."""
     return f"{USER}{question.strip()}{END}{ASSISTANT}{answer.strip()}{END}"
@@ -109,7 +114,7 @@ def read_manuals() -> Iterator[Document]:
 def read_maths() -> Iterator[Document]:
     """Grade-school word problems with worked answers from reasoning-gym's seeded gsm_symbolic generator."""
     try:
-        import reasoning_gym
+        import reasoning_gym  # pyright: ignore[reportMissingImports]  (only the train extra brings it)
     except ImportError:
         raise ValueError(
             "reasoning-gym is not installed; install the 'train' extra: pip install tfm-lab[train]"
@@ -135,9 +140,13 @@ def read_chat(path: Path) -> Iterator[Document]:
     """Conversations written by another model: JSON lines with ``prompt`` and ``response``."""
     if not path.is_file():
         raise ValueError(f"{path} does not exist; write it with 'tfm-lab train chat' or leave the chat source out")
-    for line in path.read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
-        yield Document("chat", record["prompt"], conversation(record["prompt"], record["response"]))
+    for number, line in enumerate(json_lines(path), start=1):
+        try:
+            record = json.loads(line)
+            prompt, response = record["prompt"], record["response"]
+        except (json.JSONDecodeError, TypeError, KeyError):
+            raise ValueError(f"line {number} of {path} is not a JSON object with 'prompt' and 'response'") from None
+        yield Document("chat", prompt, conversation(prompt, response))
 
 
 def sources(chat: Path | None) -> dict[str, Source]:

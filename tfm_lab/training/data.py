@@ -1,6 +1,8 @@
 """Token arrays on disk, and batches that depend on the seed and the step alone, so that a resumed run sees the same."""
 
 import json
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,8 +142,10 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 def load_arrays(path: Path, remedy: str) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise ValueError(f"{path} does not exist; {remedy}")
+    if not zipfile.is_zipfile(path):  # np.load would accept other kinds of files too
+        raise ValueError(f"{path} is damaged (it is no npz file); {remedy}")
     try:
         with np.load(path, allow_pickle=False) as opened:
             return {name: opened[name] for name in opened.files}
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is damaged ({error}); {remedy}") from None

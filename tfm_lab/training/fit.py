@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -112,7 +113,8 @@ def fit(
         Steps done; less than ``config.steps`` only if ``max_seconds`` ran out.
 
     Raises:
-        ValueError: if the loss is not finite (the last checkpoint stays), or ``folder`` belongs to another config.
+        ValueError: if the loss is not finite (the last checkpoint stays), if ``folder`` belongs to another config or
+            model, or if its checkpoint is damaged.
     """
     folder.mkdir(parents=True, exist_ok=True)
     optimisers = make_optimisers(task.model, config)
@@ -152,7 +154,11 @@ def fit(
 
 
 def make_optimisers(model: nn.Module, config: FitConfig) -> list[torch.optim.Optimizer]:
-    """AdamW without decay on vectors and embeddings; optionally Muon (via torch.optim) on the layers' matrices."""
+    """AdamW for everything, or Muon (torch.optim's) for matrices and AdamW for the rest; vectors are not decayed.
+
+    Matrices are the weights of linear layers. Embeddings, position tables and the output head are not counted among
+    them; what has other than two axes (norms, gates, short convolutions) is a vector.
+    """
     matrices: list[nn.Parameter] = []
     tables: list[nn.Parameter] = []
     vectors: list[nn.Parameter] = []
@@ -183,11 +189,12 @@ def make_optimisers(model: nn.Module, config: FitConfig) -> list[torch.optim.Opt
 
 
 def read_history(folder: Path) -> Iterator[Metrics]:
-    """Evaluations of a run so far, oldest first."""
+    """Evaluations of a run so far, oldest first; a last line that a crash cut short is passed over."""
     path = folder / "history.jsonl"
     if path.is_file():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            yield json.loads(line)
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            if line.endswith("\n"):
+                yield json.loads(line)
 
 
 def _save(
@@ -214,8 +221,15 @@ def _resume(model: nn.Module, optimisers: list[torch.optim.Optimizer], config: F
     progress = json.loads((state / "progress.json").read_text())
     if progress["config"] != asdict(config):
         raise ValueError(f"{folder} holds a run with another configuration; use a new folder or remove that one")
-    tensors = load_file(state / "state.safetensors")
-    model.load_state_dict({name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")})
+    try:
+        tensors = load_file(state / "state.safetensors")
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"the checkpoint in {state} is damaged ({error}); remove {folder} and start again") from None
+    weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    if shapes != {name: tensor.shape for name, tensor in weights.items()}:
+        raise ValueError(f"{folder} holds a run of a model of another shape; use a new folder or remove that one")
+    model.load_state_dict(weights)
     for index, optimiser in enumerate(optimisers):
         whole = optimiser.state_dict()
         prefix = f"optimiser.{index}."

@@ -8,7 +8,7 @@ weaver/   (run) and model/weaver                           train_weaver
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -76,9 +76,9 @@ def prepare_corpus(work: Work, recipe: Recipe, chat: Path | None) -> None:
         raise ValueError(f"the corpus has no source {missing[0]!r}; {hint}")
     documents: list[Document] = []
     for name in recipe.corpus.sources:
-        read = list(available[name].read())
-        documents += _capped(read, recipe.corpus.characters)
-        work.note(f"{name}: {len(read)} documents, {sum(len(d.text) for d in read) / 1e6:.1f} M characters")
+        read = _capped(available[name].read(), recipe.corpus.characters)
+        documents += read
+        work.note(f"{name}: {len(read)} documents, {sum(len(d.text) for d in read) / 1e6:.2f} M characters")
     train, held_out = split(documents)
     sample = [text for name in recipe.corpus.sources for text in _sample_texts(train, name)]
     tokenizer = train_tokenizer(sample, recipe.corpus.vocabulary)
@@ -95,13 +95,14 @@ def prepare_corpus(work: Work, recipe: Recipe, chat: Path | None) -> None:
 
 def train_target(work: Work, recipe: Recipe) -> bool:
     """Train the target; True when finished and written to ``model/target``."""
+    train, held_out = load_packed(work.folder / "corpus.npz"), load_packed(work.folder / "held_out.npz")
     tokenizer = load_tokenizer(work.folder)
     stops = tuple(token_id(tokenizer, token) for token in (END_OF_TEXT, TURN_END))
     model = new_target(recipe.target.config(tokenizer.get_vocab_size(), stops), recipe.target.fit.seed).to(work.device)
     task = TargetTask(
         model,
-        load_packed(work.folder / "corpus.npz"),
-        load_packed(work.folder / "held_out.npz"),
+        train,
+        held_out,
         recipe.target.batch,
         recipe.target.length,
         recipe.target.fit.seed,
@@ -118,7 +119,7 @@ def write_text(work: Work, recipe: Recipe) -> None:
     """Let the target continue training prompts (and held-out prompts), for drafter and Weaver to learn from."""
     text = recipe.text
     dtype = torch.float32 if work.device == "cpu" else torch.bfloat16
-    target = load_target(work.folder / "model" / "target", dtype=dtype, device=work.device)
+    target = load_target(_finished(work, "target"), dtype=dtype, device=work.device)
     for name, corpus, count in (
         ("text.npz", "corpus.npz", text.texts),
         ("held_out_text.npz", "held_out.npz", text.held_out_texts),
@@ -130,10 +131,11 @@ def write_text(work: Work, recipe: Recipe) -> None:
 
 def train_drafter(work: Work, recipe: Recipe) -> bool:
     """Train the drafter on the target's own text; True when finished and written to ``model/drafter``."""
-    target = load_target(work.folder / "model" / "target", device=work.device)
+    target = load_target(_finished(work, "target"), device=work.device)
     mask = token_id(load_tokenizer(work.folder), MASK)
     model = new_drafter(recipe.drafter.config(target.config, mask), target, recipe.drafter.fit.seed).to(work.device)
-    data = _block_data(work, target, recipe.drafter.batch, recipe.drafter.anchors, recipe.drafter.fit.seed)
+    shape = recipe.drafter
+    data = _block_data(work, target, shape.batch, shape.anchors, shape.fit.seed, shape.block_size)
     if not work.fit(DrafterTask(model, data, recipe.drafter.gamma), recipe.drafter.fit, "drafter"):
         return False
     save_drafter(model, target, work.folder / "model" / "drafter")
@@ -142,19 +144,28 @@ def train_drafter(work: Work, recipe: Recipe) -> bool:
 
 def train_weaver(work: Work, recipe: Recipe) -> bool:
     """Train the Weaver on top of the frozen drafter; True when finished and written to ``model/weaver``."""
-    target = load_target(work.folder / "model" / "target", device=work.device)
-    drafter = load_drafter(work.folder / "model" / "drafter", target)
+    target = load_target(_finished(work, "target"), device=work.device)
+    drafter = load_drafter(_finished(work, "drafter"), target)
     config = recipe.weaver.config(target.config, drafter.config.draft_depth)
     model = new_weaver(config, target, recipe.weaver.fit.seed).to(work.device)
-    data = _block_data(work, target, recipe.weaver.batch, recipe.weaver.anchors, recipe.weaver.fit.seed + 1)
+    shape = recipe.weaver
+    data = _block_data(work, target, shape.batch, shape.anchors, shape.fit.seed + 1, drafter.config.block_size)
     if not work.fit(WeaverTask(model, drafter, data, recipe.weaver.eta), recipe.weaver.fit, "weaver"):
         return False
     save_weaver(model, target, work.folder / "model" / "weaver")
     return True
 
 
-def _capped(documents: Sequence[Document], characters: int) -> list[Document]:
-    """The first documents up to a number of characters; all of them for 0."""
+def _finished(work: Work, part: str) -> Path:
+    """Folder of a trained model."""
+    folder = work.folder / "model" / part
+    if not folder.is_dir():
+        raise ValueError(f"{folder} does not exist; train the {part} first with 'tfm-lab train {part}'")
+    return folder
+
+
+def _capped(documents: Iterable[Document], characters: int) -> list[Document]:
+    """The first documents up to a number of characters, and no more are read; all of them for 0."""
     kept: list[Document] = []
     total = 0
     for document in documents:
@@ -193,6 +204,6 @@ def _write(work: Work, target: TargetModel, corpus: PackedCorpus, recipe: Recipe
     return WrittenTexts(tokens, np.full(len(tokens), text.prompt_tokens, dtype=np.int32))
 
 
-def _block_data(work: Work, target: TargetModel, batch: int, anchors: int, seed: int) -> BlockData:
+def _block_data(work: Work, target: TargetModel, batch: int, anchors: int, seed: int, block: int) -> BlockData:
     train, held_out = load_written(work.folder / "text.npz"), load_written(work.folder / "held_out_text.npz")
-    return BlockData(target, train, held_out, batch, anchors, seed)
+    return BlockData(target, train, held_out, batch, anchors, seed, block)

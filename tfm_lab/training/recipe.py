@@ -19,6 +19,7 @@ from tfm_lab.models.config import (
 from tfm_lab.training.fit import FitConfig
 
 SHIPPED = Path(__file__).parent.parent / "recipes"
+MOST_TOKENS = 2**16
 Record = TypeVar("Record")
 
 
@@ -29,6 +30,12 @@ class CorpusRecipe:
     vocabulary: int
     sources: tuple[str, ...]
     characters: int = 0
+
+    def __post_init__(self) -> None:
+        if self.vocabulary > MOST_TOKENS:
+            raise ValueError(f"vocabulary must be at most {MOST_TOKENS} (token ids take two bytes)")
+        if not self.sources:
+            raise ValueError("sources must name at least one source of text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,9 @@ class TargetRecipe:
     fit: FitConfig
     compile: bool = False
 
+    def __post_init__(self) -> None:
+        _check_positive(self, "layers", "batch", "length")
+
     def config(self, vocabulary: int, stop_tokens: tuple[int, ...]) -> TargetConfig:
         kinds = tuple(FULL_ATTENTION if (i + 1) % 4 == 0 else LINEAR_ATTENTION for i in range(self.layers))
         return TargetConfig(
@@ -76,9 +86,12 @@ class TargetRecipe:
 
 @dataclass(frozen=True, slots=True)
 class TextRecipe:
-    """Texts that the target writes. ``temperatures`` take turns; ``least_distinct`` drops texts that only repeat.
+    """Texts that the target writes.
 
-    A text is kept if at least that share of the tokens that the target wrote are distinct.
+    Attributes:
+        length: tokens per text, ``prompt_tokens`` of a corpus window included.
+        temperatures: take turns.
+        least_distinct: a text is kept if at least this share of the tokens that the target wrote are distinct.
     """
 
     texts: int
@@ -89,6 +102,13 @@ class TextRecipe:
     batch: int
     least_distinct: float
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "texts", "held_out_texts", "prompt_tokens", "batch")
+        if self.length <= self.prompt_tokens:
+            raise ValueError(f"length {self.length} leaves nothing to write after {self.prompt_tokens} prompt tokens")
+        if not self.temperatures or min(self.temperatures) < 0.0:
+            raise ValueError("temperatures must be one or more numbers, none of them negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +127,9 @@ class DrafterRecipe:
     fit: FitConfig
     gamma: float = 7.0
     block_size: int = 16
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "layers", "taps", "batch", "anchors")
 
     def config(self, target: TargetConfig, mask_token: int) -> DrafterConfig:
         return DrafterConfig(
@@ -143,6 +166,9 @@ class WeaverRecipe:
     mlp: str = "gelu"
     eta: float = 3.0
 
+    def __post_init__(self) -> None:
+        _check_positive(self, "layers", "pool_size", "batch", "anchors")
+
     def config(self, target: TargetConfig, max_depth: int) -> WeaverConfig:
         return WeaverConfig(
             target_width=target.hidden_size,
@@ -173,7 +199,7 @@ def load_recipe(name_or_path: str) -> Recipe:
 
     Raises:
         ValueError: if there is no such recipe, it is not valid TOML, or a name in it is unknown, missing or of the
-            wrong type.
+            wrong type or out of range.
     """
     path = Path(name_or_path)
     if not path.suffix:
@@ -183,9 +209,15 @@ def load_recipe(name_or_path: str) -> Recipe:
         raise ValueError(f"there is no recipe {name_or_path!r}; use one of {known}, or the path of a TOML file")
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from None
     return _read(Recipe, table, path.name)
+
+
+def _check_positive(record: object, *names: str) -> None:
+    for name in names:
+        if getattr(record, name) < 1:
+            raise ValueError(f"{name} must be at least 1, got {getattr(record, name)}")
 
 
 def _read(kind: type[Record], table: Mapping[str, Any], where: str) -> Record:
@@ -201,7 +233,10 @@ def _read(kind: type[Record], table: Mapping[str, Any], where: str) -> Record:
             values[name] = _convert(field.type, table[name], f"{where}: {name}")
         elif field.default is MISSING:
             raise ValueError(f"{where} lacks {name!r}")
-    return kind(**values)
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _convert(kind: Any, value: Any, where: str) -> Any:

@@ -43,6 +43,13 @@ class TargetTask:
     forward: Callable[[Tensor], Tensor]
     evaluation_batches: int = 4
 
+    def __post_init__(self) -> None:
+        if all(tokens.size <= self.length + 1 for tokens in self.held_out.tokens.values()):
+            raise ValueError(
+                f"no source sets aside more than {self.length + 1} tokens; build a larger corpus or train on a "
+                "shorter length"
+            )
+
     def loss(self, step: int) -> tuple[Tensor, Mapping[str, Tensor]]:
         return self._cross_entropy(self.train.batch(step, self.batch, self.length + 1, self.seed), self.forward), {}
 
@@ -75,6 +82,7 @@ class BlockData:
     Attributes:
         batch: texts per step.
         anchors: blocks per text, at random places.
+        block: tokens per block, anchor included.
     """
 
     target: TargetModel
