@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxtyping import Float
+from torch import Tensor
+
 from tfm_lab.bundle import Bundle
 from tfm_lab.decoding import DecodeConfig, autoregressive_decode, speculative_decode
 from tfm_lab.distributions import SamplingConfig
@@ -36,6 +39,14 @@ class Spread(NamedTuple):
     median: float
     low: float
     high: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> "Spread":
+        """Of times in seconds; NaN without any."""
+        if len(seconds) < 2:
+            return cls(*[1e3 * seconds[0] if seconds else float("nan")] * 3)
+        cuts = statistics.quantiles(seconds, n=10, method="inclusive")
+        return cls(*(1e3 * value for value in (statistics.median(seconds), cuts[0], cuts[-1])))
 
 
 class StageTable(NamedTuple):
@@ -103,7 +114,7 @@ def bench_building(bundle: Bundle, context: Context, budget: int, repeats: int =
         "chain": _time(lambda: chain(root, plain, config, draws), repeats),
         "best_first": _time(lambda: best_first(root, plain, config, draws), repeats),
     }
-    source = _replayed_source(bundle, root, marginals, prefilled.hidden, config)
+    source = replayed_source(bundle, root, marginals, prefilled.hidden, config)
     return times | {"woven": _time(lambda: woven(root, source, config, draws), repeats)}
 
 
@@ -128,7 +139,7 @@ def markdown_stages(tables: Sequence[StageTable], building: dict[str, Spread]) -
     """Stage times as a Markdown table, tree building without models below it."""
     names = StageSeconds._fields
     lines = [
-        "| method | B | " + " | ".join(names) + " | step | MAL | tokens/s |",
+        "| method | B | " + " | ".join(names) + " | step | MAL | tok/s |",
         "|---" * (len(names) + 5) + "|",
     ]
     for table in tables:
@@ -178,7 +189,10 @@ class _RecordingSession(ReplaySession):
         return super().expand(nodes)
 
 
-def _replayed_source(bundle: Bundle, root: int, marginals: Marginals, hidden: Any, config: TreeConfig) -> DraftSource:
+def replayed_source(
+    bundle: Bundle, root: int, marginals: Marginals, hidden: Float[Tensor, " channels"], config: TreeConfig
+) -> DraftSource:
+    """A source whose conditionals are those that the Weaver (or the bare marginals) gave while one tree grew."""
     if bundle.weaver is None:
         real: ConditionalSession = MarginalSession(marginals, config.pool_size)
     else:
@@ -190,9 +204,11 @@ def _replayed_source(bundle: Bundle, root: int, marginals: Marginals, hidden: An
 
 def _stage_table(method: str, budget: int, traces: Sequence[DecodeTrace]) -> StageTable:
     steps = [step for trace in traces for step in trace.steps]
-    stages = {name: _spread([getattr(step.seconds, name) for step in steps]) for name in StageSeconds._fields}
+    stages = {name: Spread.of([getattr(step.seconds, name) for step in steps]) for name in StageSeconds._fields}
     committed, seconds = sum(len(step.committed) for step in steps), sum(step.seconds.total for step in steps)
-    whole = _spread([step.seconds.total for step in steps])
+    whole = Spread.of([step.seconds.total for step in steps])
+    if not steps:
+        raise ValueError(f"{method} took no step on these contexts: they stop at once; give others")
     return StageTable(method, budget, len(steps), stages, whole, committed / len(steps), committed / seconds)
 
 
@@ -203,14 +219,7 @@ def _time(function: Callable[[], object], repeats: int) -> Spread:
         start = time.perf_counter()
         function()
         seconds.append(time.perf_counter() - start)
-    return _spread(seconds)
-
-
-def _spread(seconds: Sequence[float]) -> Spread:
-    if len(seconds) < 2:
-        return Spread(*[1e3 * seconds[0] if seconds else float("nan")] * 3)
-    cuts = statistics.quantiles(seconds, n=10, method="inclusive")
-    return Spread(*(1e3 * value for value in (statistics.median(seconds), cuts[0], cuts[-1])))
+    return Spread.of(seconds)
 
 
 def _cell(spread: Spread) -> str:

@@ -4,12 +4,28 @@ from pathlib import Path
 
 import click
 
-from tfm_lab.cli.options import bundle_option, choose_device, choose_dtype, device_option, dtype_option
+from tfm_lab.cli.options import (
+    bundle_option,
+    check_report_path,
+    choose_device,
+    choose_dtype,
+    comma_list,
+    device_option,
+    dtype_option,
+    print_table,
+    progress_bar,
+)
 
 
 @click.group("bench")
 def command() -> None:
-    """Measure times on this machine. Compare figures of one run with each other, not across machines."""
+    """Measure times on this machine. Compare figures of one run with each other, not across machines.
+
+    \b
+    Examples:
+      tfm-lab bench decode
+      tfm-lab bench decode --methods chain,tfm --budget 32 --limit 20
+    """
 
 
 @command.command("decode")
@@ -33,8 +49,7 @@ def decode(
       tfm-lab bench decode
       tfm-lab bench decode --out tfm_lab/results/hybrid_stages_cpu.json
     """
-    from rich.console import Console
-    from rich.markdown import Markdown
+    from itertools import count
 
     from tfm_lab.bench.decode import bench_building, bench_decode, markdown_stages, save_bench
     from tfm_lab.bundle import load_bundle
@@ -42,14 +57,16 @@ def decode(
 
     if limit < 1 or max_new_tokens < 2:
         raise ValueError("a benchmark needs --limit of at least 1 and --max-new-tokens of at least 2")
+    check_report_path(out)
     place = choose_device(device)
-    names = [name.strip() for name in methods.split(",")]
+    names = list(dict.fromkeys(comma_list(methods, str, "--methods")))
     models = load_bundle(bundle, dtype=choose_dtype(dtype), device=place)
     contexts = load_contexts(limit=limit)
-    with click.progressbar(length=(len(contexts) + 1) * len(names), label="decoding") as bar:
-        tables = bench_decode(models, contexts, names, budget, max_new_tokens, lambda: bar.update(1))
+    done = count(1)
+    with progress_bar("decoding", (len(contexts) + 1) * len(names)) as show:
+        tables = bench_decode(models, contexts, names, budget, max_new_tokens, lambda: show(next(done)))
     building = bench_building(models, contexts[0], budget)
-    Console().print(Markdown(markdown_stages(tables, building)))
+    print_table(markdown_stages(tables, building))
     if out is not None:
         setup = {"device": place, "bundle": models.name, "dtype": dtype, "contexts": len(contexts)}
         save_bench(tables, building, setup | {"budget": budget, "max_new_tokens": max_new_tokens}, out)

@@ -4,7 +4,17 @@ from pathlib import Path
 
 import click
 
-from tfm_lab.cli.options import bundle_option, choose_device, choose_dtype, comma_list, device_option, dtype_option
+from tfm_lab.cli.options import (
+    bundle_option,
+    check_report_path,
+    choose_device,
+    choose_dtype,
+    comma_list,
+    device_option,
+    dtype_option,
+    print_table,
+    progress_bar,
+)
 
 
 @click.command("evaluate")
@@ -59,29 +69,25 @@ def command(
       tfm-lab evaluate --limit 10 --temperatures 0
       tfm-lab evaluate --out tfm_lab/results/hybrid_mal.json
     """
-    from rich.console import Console
-    from rich.markdown import Markdown
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from tfm_lab.bundle import load_bundle
     from tfm_lab.evaluation import HELD_OUT, Evaluation, Setting, evaluate, load_contexts, markdown_table, summarise
     from tfm_lab.evaluation.report import write_report
     from tfm_lab.evaluation.runs import read_records
+    from tfm_lab.methods import AUTOREGRESSIVE
 
+    check_report_path(out)
+    tree_budgets = comma_list(budgets, int, "--budgets")
     settings = tuple(
-        Setting(method.strip(), budget, temperature)
+        Setting(method, budget, temperature)
         for temperature in comma_list(temperatures, float, "--temperatures")
-        for method in methods.split(",")
-        for budget in comma_list(budgets, int, "--budgets")
+        for method in comma_list(methods, str, "--methods")
+        for budget in ((0,) if method == AUTOREGRESSIVE else tree_budgets)
     )
     evaluation = Evaluation(settings, max_new_tokens, children, seed)
     contexts = load_contexts(context_file or HELD_OUT, limit)
     models = load_bundle(bundle, dtype=choose_dtype(dtype), device=choose_device(device))
-    console = Console()
-    columns = (TextColumn("decoding"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("decoding", total=len(contexts) * len(settings))
-        evaluate(models, contexts, evaluation, records, lambda done, _: bar.update(task, completed=done))
+    with progress_bar("decoding", len(contexts) * len(settings)) as show:
+        evaluate(models, contexts, evaluation, records, lambda done, _: show(done))
     chosen = {(s.method, s.budget, s.temperature) for s in settings}
     names = {context.name for context in contexts}
     rows = [
@@ -89,7 +95,7 @@ def command(
         for record in read_records(records)
         if (record["method"], record["budget"], record["temperature"]) in chosen and record["context"] in names
     ]
-    console.print(Markdown(markdown_table(summarise(rows))))
+    print_table(markdown_table(summarise(rows)))
     if out is not None:
         write_report(rows, models, evaluation, out)
-        console.print(f"written: {out} and {out.with_suffix('.md')}", highlight=False)
+        click.echo(f"written: {out} and {out.with_suffix('.md')}")

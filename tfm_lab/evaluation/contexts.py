@@ -2,9 +2,12 @@
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+
+from tfm_lab.training.corpus import json_lines
 
 HELD_OUT = Path(__file__).parent.parent / "data" / "held_out.jsonl"
 KINDS = ("chat", "maths", "code", "docs")
@@ -31,17 +34,28 @@ def load_contexts(path: Path = HELD_OUT, limit: int | None = None) -> list[Conte
     """Contexts of a JSON-lines file, the kinds taking turns, so that any prefix is balanced.
 
     Args:
-        limit: take only so many.
+        limit: take only so many, at least one.
 
     Raises:
-        ValueError: if the file is missing or is something else.
+        ValueError: if the file is missing, is something else, is empty, or gives two contexts the same name.
     """
+    if limit is not None and limit < 1:
+        raise ValueError(f"the limit must be at least 1 context, got {limit}")
     if not path.is_file():
         raise ValueError(f"{path} does not exist; give a JSON-lines file with name, kind, source and prompt")
     try:
-        contexts = [Context(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines() if line]
-    except (json.JSONDecodeError, TypeError) as error:
+        records = [json.loads(line) for line in json_lines(path)]
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a file of contexts: {error}") from None
+    wanted = {field.name for field in fields(Context)}
+    if any(not isinstance(record, dict) or record.keys() != wanted for record in records):
+        raise ValueError(f"{path} is not a file of contexts: every line holds name, kind, source and prompt")
+    contexts = [Context(**record) for record in records]
+    names = Counter(context.name for context in contexts)
+    if not names:
+        raise ValueError(f"{path} holds no contexts")
+    if names.most_common(1)[0][1] > 1:
+        raise ValueError(f"{path} names two contexts {names.most_common(1)[0][0]!r}; give each its own name")
     kinds = sorted({context.kind for context in contexts})
     by_kind = [[context for context in contexts if context.kind == kind] for kind in kinds]
     ordered = [group[index] for index in range(len(contexts)) for group in by_kind if index < len(group)]

@@ -1,6 +1,7 @@
 """The published form of an evaluation: summary JSON and a Markdown table, each with its provenance."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def write_report(records: Sequence[dict[str, Any]], bundle: Bundle, evaluation: 
         "gains": gains,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(_without_nan(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     facts = ", ".join(f"{name}: {value}" for name, value in (provenance | setup).items())
     left_out = max((summary.left_out for summary in overall), default=0)
     text = [
@@ -74,6 +75,15 @@ def _gains(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                     }
                 )
     return gains
+
+
+def _without_nan(value: Any) -> Any:
+    """Null in place of NaN, which JSON does not have: the standard error of a single context, for example."""
+    if isinstance(value, dict):
+        return {name: _without_nan(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(entry) for entry in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _to_dict(summary: Summary) -> dict[str, Any]:

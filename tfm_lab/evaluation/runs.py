@@ -1,6 +1,7 @@
 """Decode every context under every setting, one JSON line each: a broken-off evaluation goes on where it was."""
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -58,23 +59,26 @@ def evaluate(
         on_record: called with (records done, records in all).
 
     Raises:
-        ValueError: if ``path`` holds an evaluation of other models or lengths, or a method is unknown.
+        ValueError: before anything is written, if ``path`` holds an evaluation of other models or lengths, a setting
+            cannot work with this bundle, or a context does not fit the target.
     """
+    _check(bundle, contexts, evaluation)
     header = _header(bundle, evaluation)
     done = _read_done(path, header)
     path.parent.mkdir(parents=True, exist_ok=True)
-    total = len(contexts) * len(evaluation.settings)
+    wanted = {(c.name, s.method, s.budget, s.temperature) for c in contexts for s in evaluation.settings}
     with path.open("a", encoding="utf-8") as file:
-        if not done and path.stat().st_size == 0:
+        if path.stat().st_size == 0:
             file.write(json.dumps(header) + "\n")
         for context in contexts:
-            missing = [s for s in evaluation.settings if (context.name, s.method, s.budget, s.temperature) not in done]
+            settings = dict.fromkeys(evaluation.settings)
+            missing = [s for s in settings if (context.name, s.method, s.budget, s.temperature) not in done]
             for record in _evaluate_context(bundle, context, missing, evaluation):
                 file.write(json.dumps(record) + "\n")
                 file.flush()
                 done.add((record["context"], record["method"], record["budget"], record["temperature"]))
                 if on_record is not None:
-                    on_record(len(done), total)
+                    on_record(len(done & wanted), len(wanted))
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
@@ -85,7 +89,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     """
     if not path.is_file():
         raise ValueError(f"{path} does not exist; run the evaluation first")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:] if line.endswith("}")]
+    return _parse(path, path.read_bytes())[1:]
 
 
 def _evaluate_context(
@@ -117,6 +121,20 @@ def _evaluate_context(
         if setting.method == "chain":
             chains[longest, setting.temperature] = trace
         yield record | _figures(trace)
+
+
+def _check(bundle: Bundle, contexts: Sequence[Context], evaluation: Evaluation) -> None:
+    """Raise for what would otherwise break an evaluation off half-way."""
+    DecodeConfig(evaluation.max_new_tokens)
+    for setting in evaluation.settings:
+        TreeConfig(budget=setting.budget, children=evaluation.children)
+        sampling = SamplingConfig(setting.temperature)
+        if setting.method != AUTOREGRESSIVE:
+            make_speculator(setting.method, bundle.drafter, bundle.weaver, sampling)
+    room = bundle.target.config.max_positions
+    for context in contexts:
+        if not 0 < len(bundle.encode(context.prompt)) < room:
+            raise ValueError(f"context {context.name!r} is empty or does not fit the target's {room} positions")
 
 
 def _decode(bundle: Bundle, setting: Setting, prompt: Sequence[int], config: DecodeConfig) -> DecodeTrace:
@@ -151,14 +169,30 @@ def _header(bundle: Bundle, evaluation: Evaluation) -> dict[str, Any]:
 
 def _read_done(path: Path, header: dict[str, Any]) -> set[tuple[str, str, int, float]]:
     """Which records are complete; a line that a crash cut short is removed."""
-    if not path.is_file() or path.stat().st_size == 0:
+    if not path.is_file():
         return set()
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole, encoding="utf-8")
-    lines = whole.splitlines()
-    if not lines or json.loads(lines[0]) != header:
+    raw = path.read_bytes()
+    if (json.dumps(header) + "\n").encode().startswith(raw):
+        os.truncate(path, 0)
+        return set()
+    found = _parse(path, raw)
+    if found[0] != header:
         raise ValueError(f"{path} holds an evaluation of other models or settings; choose another file or remove it")
-    records = (json.loads(line) for line in lines[1:])
-    return {(r["context"], r["method"], r["budget"], r["temperature"]) for r in records}
+    os.truncate(path, _whole(raw))
+    return {(r["context"], r["method"], r["budget"], r["temperature"]) for r in found[1:]}
+
+
+def _whole(raw: bytes) -> int:
+    """Length of the complete lines."""
+    return raw.rfind(b"\n") + 1
+
+
+def _parse(path: Path, raw: bytes) -> list[dict[str, Any]]:
+    """Header and records from the complete lines."""
+    try:
+        found = [json.loads(line) for line in raw[: _whole(raw)].split(b"\n") if line]
+        if found and "target" in found[0] and all("context" in record for record in found[1:]):
+            return found
+    except (ValueError, TypeError):
+        pass
+    raise ValueError(f"{path} is not an evaluation file, or a damaged one; choose another file or remove it")
