@@ -66,7 +66,7 @@ def load_bundle(name_or_path: str = DEFAULT, *, dtype: torch.dtype = torch.float
         ValueError: if there is no such bundle, a file is missing or damaged, or its parts do not belong together.
     """
     folder = Path(name_or_path)
-    if not folder.is_dir():
+    if not (folder / "target").is_dir():
         folder = SHIPPED / name_or_path
     if not (folder / "target").is_dir():
         known = ", ".join(sorted(path.name for path in SHIPPED.glob("*") if (path / "target").is_dir())) or "none"

@@ -48,6 +48,8 @@ def commit() -> str:
     """Commit of the checkout that this package runs from, with ``+`` for uncommitted changes; ``unknown`` elsewhere."""
     root = Path(__file__).resolve().parent.parent
     try:
+        if Path(_git(root, "rev-parse", "--show-toplevel")).resolve() != root:
+            return "unknown"  # installed somewhere below another project's checkout
         head = _git(root, "rev-parse", "--short=12", "HEAD")
         changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "tfm_lab/", "kernels/")
     except (OSError, subprocess.CalledProcessError):

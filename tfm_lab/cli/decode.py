@@ -87,6 +87,8 @@ def command(
     models = load_bundle(bundle, dtype=choose_dtype(dtype), device=choose_device(device))
     config = DecodeConfig(max_new_tokens, sampling, tree, models.target.config.stop_tokens, seed)
     text = sys.stdin.read() if prompt == "-" else prompt
+    if chat and not text.strip():
+        raise ValueError("the question is empty; give one, or leave out --chat")
     tokens = models.chat(text) if chat else models.encode(text)
     if method == AUTOREGRESSIVE:
         if rule is not None:

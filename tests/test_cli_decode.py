@@ -1,0 +1,198 @@
+"""``tfm-lab decode``: what it prints, what it writes, and what it says about input that cannot work."""
+
+import io
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import assert_refused, examples_of, parse, run
+
+from tfm_lab import decoding
+from tfm_lab.bundle import Bundle
+from tfm_lab.decoding import DecodeConfig, autoregressive_decode
+from tfm_lab.methods import METHODS
+from tfm_lab.metrics import acceptance_by_depth
+from tfm_lab.trace import DecodeStep, DecodeTrace, StopReason
+
+PROMPT = "import os\n"
+SHORT = ["--budget", "6", "--max-new-tokens", "8"]
+
+
+@pytest.fixture
+def decode(tiny_work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command with the tiny bundle, run in an empty folder on the CPU."""
+    monkeypatch.chdir(tmp_path)
+    return ["decode", "--bundle", str(tiny_work / "model"), "--device", "cpu"]
+
+
+def test_the_examples_of_the_help_page_parse(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("decode", "--help") == 0
+    examples = examples_of(capsys.readouterr().out)
+    assert len(examples) == 5
+    for words in examples:
+        assert parse(words).info_name == "decode"
+
+
+@pytest.mark.parametrize("method", ["ar", *METHODS])
+def test_text_figures_and_trace_agree(
+    decode: list[str], tiny_bundle: Bundle, method: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*decode, PROMPT, *SHORT, "--method", method, "--json", "trace.json") == 0
+    output = capsys.readouterr().out
+    trace = DecodeTrace.from_json(Path("trace.json").read_text(encoding="utf-8"))
+    assert [path.name for path in Path().iterdir()] == ["trace.json"]
+    stops = tiny_bundle.target.config.stop_tokens
+    plain = autoregressive_decode(tiny_bundle.target, tiny_bundle.encode(PROMPT), DecodeConfig(8, stop_tokens=stops))
+    assert trace.tokens == plain.tokens
+    assert output.startswith(tiny_bundle.decode(plain.tokens) + "\n")
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    assert f"method {method}, rule greedy, budget {0 if method == 'ar' else 6}" in lines
+    assert "new tokens 8 (stopped by: length)" in lines
+    assert f"target calls {trace.target_calls} after the prompt" in lines
+    assert f"mean accepted length {trace.mean_accepted_length:.3f} tokens per target call, bonus included" in lines
+    for depth in acceptance_by_depth([trace]):
+        counts = f"{depth.depth} {depth.reached} {depth.accepted} {depth.conditional:.2f} {depth.cumulative:.2f}"
+        assert (counts in lines) == (depth.reached > 0)
+    assert ("acceptance by depth" in lines) == (method != "ar")
+
+
+def test_the_prompt_may_come_from_standard_input(
+    decode: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(PROMPT))
+    assert run(*decode, "-", *SHORT, "--json", "stdin.json") == 0
+    assert run(*decode, PROMPT, *SHORT, "--json", "argument.json") == 0
+    first, second = (DecodeTrace.from_json(Path(name).read_text()) for name in ("stdin.json", "argument.json"))
+    assert first.prompt == second.prompt
+    assert first.tokens == second.tokens
+
+
+def test_a_question_is_put_in_chat_format(decode: list[str], tiny_bundle: Bundle) -> None:
+    assert run(*decode, "Why?", "--chat", *SHORT, "--json", "trace.json") == 0
+    trace = DecodeTrace.from_json(Path("trace.json").read_text())
+    assert tiny_bundle.decode(trace.prompt) == "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_sampled_text_depends_on_the_seed_and_reaches_the_trace(decode: list[str]) -> None:
+    options = ["--temperature", "0.9", "--top-k", "50", "--top-p", "0.95", "--width", "2", "--rule", "traversal"]
+    traces = []
+    for index, seed in enumerate(("3", "3", "4")):
+        assert run(*decode, PROMPT, *SHORT, *options, "--seed", seed, "--json", f"{index}.json") == 0
+        traces.append(DecodeTrace.from_json(Path(f"{index}.json").read_text()))
+    assert traces[0].tokens == traces[1].tokens != traces[2].tokens
+    sampling = traces[0].sampling
+    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.9, 50, 0.95)
+    assert (traces[0].rule, traces[0].tree.width, traces[2].seed) == ("traversal", 2, 4)
+
+
+def test_coloured_text_is_the_same_text(
+    decode: list[str], tiny_bundle: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*decode, PROMPT, *SHORT, "--colour", "--json", "trace.json") == 0
+    trace = DecodeTrace.from_json(Path("trace.json").read_text())
+    output = capsys.readouterr().out
+    assert output.startswith(tiny_bundle.decode(trace.tokens) + "\naccepted draft  bonus token  from the prompt\n")
+
+
+def test_no_new_tokens_are_no_target_calls(decode: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*decode, PROMPT, "--max-new-tokens", "0") == 0
+    output = capsys.readouterr().out
+    assert "target calls  0 after the prompt" in output
+    assert "acceptance" not in output
+
+
+def test_ctrl_c_keeps_what_is_done_and_exits_with_130(
+    decode: list[str], tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = decoding.DecodeSession.step
+    calls: list[DecodeStep] = []
+
+    def pressed_in_the_third_step(session: Any, budget: int | None = None) -> DecodeStep:
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+        calls.append(step(session, budget))
+        return calls[-1]
+
+    monkeypatch.setattr(decoding.DecodeSession, "step", pressed_in_the_third_step)
+    assert run(*decode, PROMPT, *SHORT, "--json", "trace.json") == 130
+    trace = DecodeTrace.from_json(Path("trace.json").read_text())
+    assert trace.stop is StopReason.INTERRUPTED
+    assert trace.target_calls == 2
+    captured = capsys.readouterr()
+    assert captured.out.startswith(tiny_bundle.decode(trace.tokens) + "\n")
+    assert "(stopped by: interrupted)" in captured.out
+    assert "Traceback" not in captured.err
+
+
+def test_ctrl_c_before_the_first_step_exits_with_130(
+    decode: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(decoding.TargetModel, "prefill", lambda *arguments: signal.raise_signal(signal.SIGINT))
+    assert run(*decode, PROMPT, "--json", "trace.json") == 130
+    assert capsys.readouterr().err.strip() == "Error: interrupted"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([PROMPT, "--method", "nosuch"], "there is no method 'nosuch'; use ar, chain, ddtree, tfm, dyspec"),
+        ([PROMPT, "--rule", "nosuch"], "there is no acceptance rule 'nosuch'; use one of greedy, target_sample"),
+        ([PROMPT, "--rule", "greedy", "--temperature", "1"], "the temperature is 1: use target_sample"),
+        ([PROMPT, "--rule", "rejection_swor"], "use target_sample or traversal"),
+        (
+            [PROMPT, "--rule", "greedy", "--method", "ar"],
+            "plain decoding (ar) has no acceptance rule",
+        ),
+        ([PROMPT, "--bundle", "nosuch"], "there is no bundle 'nosuch'; shipped are hybrid"),
+        ([PROMPT, "--device", "cuda"], "device 'cuda' asks for a GPU that torch does not see; use --device cpu"),
+        ([PROMPT, "--device", "cuda:9"], "device 'cuda:9' asks for a GPU that torch does not see"),
+        ([PROMPT, "--device", "tpu"], "there is no device 'tpu'; use auto, cpu or cuda"),
+        ([PROMPT, "--device", "meta"], "device 'meta' is not supported; use cpu or cuda"),
+        ([PROMPT, "--dtype", "float16"], "'float16' is not one of 'float32', 'float64', 'bfloat16'"),
+        ([PROMPT, "--budget", "-1"], "budget must be 0 or more proposed nodes, got -1"),
+        ([PROMPT, "--budget", "many"], "'many' is not a valid integer"),
+        ([PROMPT, "--width", "0"], "width must be at least 1 node per drafter call, got 0"),
+        ([PROMPT, "--temperature", "-1"], "temperature must be zero or a positive number, got -1.0"),
+        ([PROMPT, "--temperature", "nan"], "temperature must be zero or a positive number, got nan"),
+        ([PROMPT, "--top-k", "-1"], "top_k must be zero (keep all) or a positive count, got -1"),
+        ([PROMPT, "--top-p", "0"], "top_p must lie in (0, 1], got 0.0"),
+        ([PROMPT, "--max-new-tokens", "-1"], "max_new_tokens must be 0 or more, got -1"),
+        ([""], "the prompt is empty; give at least one token"),
+        (["  ", "--chat"], "the question is empty; give one, or leave out --chat"),
+        (["many words " * 200], "tokens do not fit the target's context of 256; shorten the prompt"),
+        ([PROMPT, "--json", "missing/trace.json"], "cannot write missing/trace.json: its folder does not exist"),
+        ([PROMPT, "--json", "."], "File '.' is a directory"),
+        ([], "Missing argument 'PROMPT'"),
+        ([PROMPT, "more"], "Got unexpected extra argument (more)"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    decode: list[str],
+    tmp_path: Path,
+    words: list[str],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    options = ["--json", "trace.json"] if "--json" not in words else []
+    assert_refused([*decode, *options, *words], sentence, tmp_path, capsys)
+
+
+def test_nothing_on_standard_input_is_refused(
+    decode: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert_refused([*decode, "-"], "the prompt is empty", tmp_path, capsys)
+
+
+def test_auto_takes_the_gpu_when_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tfm_lab.cli.options import choose_device
+
+    for available, device in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
+        assert choose_device("auto") == device
