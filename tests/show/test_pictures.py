@@ -7,10 +7,10 @@ from show.samples import ROUNDS, TREE, decode, step
 
 from tfm_lab.show import bars_picture, growth_view, lines_picture, step_view, tree_picture
 from tfm_lab.show.picture import PLOTLY, Picture
-from tfm_lab.show.plots import frontier_figure, tree_figure
+from tfm_lab.show.plots import tree_figure
 from tfm_lab.show.style import STYLES
 from tfm_lab.show.svg import tree_svg
-from tfm_lab.show.views import Role, TreeView, frontier
+from tfm_lab.show.views import Role, TreeView
 
 SVG = "{http://www.w3.org/2000/svg}"
 VIEWS = {
@@ -85,9 +85,3 @@ def test_charts_say_their_numbers_in_every_form(picture: Picture) -> None:
         assert number in told
         assert number in picture.description
     assert picture._repr_mimebundle_()["text/plain"] == picture.description
-
-
-def test_the_frontier_chart_marks_what_the_next_round_takes() -> None:
-    figure = frontier_figure(frontier(TREE, ROUNDS, 1), decode, next_round=1)
-    assert list(figure.data[0].x) == [-1.1]
-    assert figure.data[0].marker.color == ("#D55E00",)

@@ -77,11 +77,11 @@ class AttentionState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeltaNetState:
-    """Recurrent matrix and convolution window of one Gated DeltaNet layer, float32 or wider.
+    """Recurrent matrix and convolution window of one Gated DeltaNet layer.
 
     Attributes:
-        matrix: the associative memory S.
-        window: the last ``convolution_width - 1`` inputs of the short convolution, oldest first.
+        matrix: the associative memory S, float32 or wider.
+        window: the last ``convolution_width - 1`` inputs of the short convolution, oldest first, in the model's dtype.
     """
 
     matrix: Float[Tensor, "batch value_heads key_dim value_dim"]

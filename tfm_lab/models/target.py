@@ -208,12 +208,12 @@ class TargetModel(nn.Module):
             raise ValueError("the prompt is empty; give at least one token (a start-of-text token will do)")
         self._check_positions(len(prompt))
         tokens = torch.tensor([self._checked(prompt)], device=self.device)
-        state, taps, hidden = self.empty_state(), [], tokens.new_zeros(0)
+        state, pieces = self.empty_state(), []
         for piece in tokens.split(max(1, chunk), dim=1):
             features, state = self.extend(piece, state, tap_layers)
-            taps.append(features.taps[0])
-            hidden = features.hidden[0, -1]
-        return Prefilled(state, self.logits(hidden), hidden, torch.cat(taps))
+            pieces.append(features)
+        hidden = pieces[-1].hidden[0, -1]
+        return Prefilled(state, self.logits(hidden), hidden, torch.cat([features.taps[0] for features in pieces]))
 
     @torch.no_grad()
     def verify_tree(self, state: TargetState, tree: DraftTree, tap_layers: Sequence[int] = ()) -> TreeOutputs:

@@ -1,14 +1,13 @@
 """Plotly figures, made by pure functions. Trees are two traces (edges and nodes), whatever their size."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 
 import plotly.graph_objects as go
 
-from tfm_lab.drafting import Candidate
 from tfm_lab.show.geometry import geometry
-from tfm_lab.show.style import INK, METHOD_COLOURS, ORANGE, STYLES
-from tfm_lab.show.views import Decode, TreeView, visible
+from tfm_lab.show.style import INK, METHOD_COLOURS, STYLES
+from tfm_lab.show.views import TreeView
 
 TRANSPARENT = {
     "paper_bgcolor": "rgba(0,0,0,0)",
@@ -57,29 +56,6 @@ def tree_figure(view: TreeView) -> go.Figure:
     figure.update_layout(showlegend=False, **TRANSPARENT)
     figure.update_xaxes(visible=False, range=[0, drawing.width + 8])
     figure.update_yaxes(visible=False, range=[-drawing.height, 0])
-    return figure
-
-
-def frontier_figure(candidates: Sequence[Candidate], decode: Decode, next_round: int, most: int = 16) -> go.Figure:
-    """The frontier as bars of log-probability, best on top; the next round's picks in colour.
-
-    Args:
-        candidates: best first.
-        next_round: how many of them the next round takes.
-        most: bars to draw.
-    """
-    shown = list(candidates[:most])
-    names = [f"{visible(decode(c.token))} below node {c.parent}" for c in shown]
-    colours = [ORANGE if index < next_round else "#9ca3af" for index in range(len(shown))]
-    bars = go.Bar(x=[c.score for c in shown], y=names, orientation="h", marker_color=colours, name="frontier")
-    figure = go.Figure(bars)
-    _plain(
-        figure,
-        f"Frontier: the {min(most, len(candidates))} best of {len(candidates)} candidates",
-        120 + 20 * len(shown),
-    )
-    figure.update_yaxes(autorange="reversed")
-    figure.update_xaxes(title="log-probability of the whole path")
     return figure
 
 
