@@ -17,7 +17,9 @@ from torch import Tensor
 from tfm_lab.distributions import SamplingConfig, TargetRows
 from tfm_lab.drafting.types import Draft, DraftSource, TreeBuilder, TreeConfig, TreeKind
 from tfm_lab.draws import Draws, SeededDraws
-from tfm_lab.models.drafter import DraftContext, FactorisedDrafter
+from tfm_lab.models.autoregressive import AutoregressiveDrafter, AutoregressiveSession
+from tfm_lab.models.context_drafter import DraftContext
+from tfm_lab.models.drafter import FactorisedDrafter
 from tfm_lab.models.state import TargetState
 from tfm_lab.models.target import TargetModel
 from tfm_lab.models.weaver import Weaver, WeaverSession
@@ -58,15 +60,15 @@ class Speculator:
 
     Attributes:
         name: of the method, for traces.
-        drafter: gives marginals.
-        weaver: gives conditionals; ``None`` for methods that build on marginals alone.
+        drafter: gives marginals, or conditionals if it is autoregressive.
+        weaver: turns marginals into conditionals; ``None`` for methods that need none.
         build_tree: grows the tree.
         kind: whether ``build_tree`` draws siblings.
         rule: accepts a path of the verified tree.
     """
 
     name: str
-    drafter: FactorisedDrafter
+    drafter: FactorisedDrafter | AutoregressiveDrafter
     weaver: Weaver | None
     build_tree: TreeBuilder
     kind: TreeKind
@@ -204,9 +206,11 @@ class DecodeSession:
     def _source(self, root: int, config: TreeConfig) -> DraftSource | None:
         if config.budget == 0:
             return None
-        target, speculator, hidden = self._target, self._speculator, self._hidden
-        marginals = speculator.drafter.propose(self._context, root, target)
-        weaver = speculator.weaver
+        target, drafter, weaver = self._target, self._speculator.drafter, self._speculator.weaver
+        hidden, context = self._hidden, self._context
+        if isinstance(drafter, AutoregressiveDrafter):
+            return DraftSource(None, lambda: AutoregressiveSession(drafter, target, context, config.pool_size))
+        marginals = drafter.propose(context, root, target)
         if weaver is None:
             return DraftSource(marginals)
         return DraftSource(marginals, lambda: WeaverSession(weaver, target, marginals, hidden, config.pool_size))

@@ -3,8 +3,8 @@
 import torch
 from models.oracle import VOCABULARY, pair
 
-from tfm_lab.models import DrafterConfig, FactorisedDrafter, TargetModel, Weaver, WeaverConfig
-from tfm_lab.training.initialise import new_drafter, new_weaver
+from tfm_lab.models import AutoregressiveDrafter, DrafterConfig, FactorisedDrafter, TargetModel, Weaver, WeaverConfig
+from tfm_lab.training.initialise import new_autoregressive, new_drafter, new_weaver
 
 MASK = VOCABULARY - 1
 
@@ -33,6 +33,11 @@ def drafter_config(target: TargetModel, **changes: object) -> DrafterConfig:
 def drafter_for(target: TargetModel, seed: int = 0, **changes: object) -> FactorisedDrafter:
     """A random drafter in the target's dtype, every weight away from its initial value."""
     return _perturbed(new_drafter(drafter_config(target, **changes), target, seed), target, seed)
+
+
+def autoregressive_for(target: TargetModel, seed: int = 0, **changes: object) -> AutoregressiveDrafter:
+    """A random autoregressive drafter in the target's dtype."""
+    return _perturbed(new_autoregressive(drafter_config(target, **changes), target, seed), target, seed)
 
 
 def weaver_for(target: TargetModel, seed: int = 0, **changes: object) -> Weaver:

@@ -59,3 +59,14 @@ def test_the_same_seed_writes_the_same_and_another_does_not() -> None:
 def test_texts_that_would_outgrow_the_context_are_refused() -> None:
     with pytest.raises(ValueError, match="do not fit the target's context"):
         write(torch.zeros(1, 2300, dtype=torch.int64), [0.0], tokens=10)
+
+
+def test_prompts_of_different_lengths_are_continued_as_each_would_be_alone() -> None:
+    lengths = torch.tensor([9, 3, 6, 1])
+    target = tiny_target()
+    generator = torch.Generator().manual_seed(0)
+    texts = sample_texts(target, PROMPTS, 5, torch.zeros(4, dtype=torch.float64), generator, lengths)
+    assert texts.shape == (4, 14)
+    for text, prompt, length in zip(texts.tolist(), PROMPTS.tolist(), lengths.tolist(), strict=True):
+        plain = autoregressive_decode(target, prompt[:length], DecodeConfig(14 - length)).tokens
+        assert text == [*prompt[:length], *plain]

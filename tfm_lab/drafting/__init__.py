@@ -1,6 +1,6 @@
 """Drafting: from a drafter's distributions to a draft tree."""
 
-from tfm_lab.drafting.conditional_trees import MarginalSession, dyspec_slots, woven
+from tfm_lab.drafting.conditional_trees import MarginalSession, conditional_chain, dyspec_slots, woven
 from tfm_lab.drafting.marginal_trees import best_first, chain
 from tfm_lab.drafting.types import (
     Candidate,
@@ -33,6 +33,7 @@ __all__ = [
     "TreeKind",
     "best_first",
     "chain",
+    "conditional_chain",
     "dyspec_slots",
     "woven",
 ]

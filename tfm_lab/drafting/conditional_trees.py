@@ -3,6 +3,7 @@
 import heapq
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -82,6 +83,19 @@ def woven(root: int, source: DraftSource, config: TreeConfig, draws: Draws) -> D
         rounds.append(GrowthRound(to_expand, tuple(offered), tuple(added)))
         to_expand = tuple(node for node in added if growth.depths[node] < deepest)
     return Draft(growth.tree(), TreeKind.FIXED, rounds=tuple(rounds), drafter_calls=calls)
+
+
+def conditional_chain(root: int, source: DraftSource, config: TreeConfig, draws: Draws) -> Draft:
+    """One path from an autoregressive drafter: at every node its most probable token, one call per token.
+
+    Args and errors as :func:`woven`, of which this is the narrowest case.
+    """
+    return woven(root, source, as_chain(config), draws)
+
+
+def as_chain(config: TreeConfig) -> TreeConfig:
+    """The config under which :func:`woven` grows a single path."""
+    return replace(config, budget=min(config.budget, config.max_depth), children=1, width=1)
 
 
 def dyspec_slots(root: int, source: DraftSource, config: TreeConfig, draws: Draws) -> Draft:

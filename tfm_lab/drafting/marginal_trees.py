@@ -7,7 +7,7 @@ the depth or the vocabulary runs out; a token to which the drafter gives probabi
 import heapq
 
 from tfm_lab.drafting.growth import Growth, pairs, rank_tokens
-from tfm_lab.drafting.types import Candidate, Draft, DraftSource, GrowthRound, Marginals, TreeConfig, TreeKind
+from tfm_lab.drafting.types import Candidate, Draft, DraftSource, GrowthRound, TreeConfig, TreeKind
 from tfm_lab.draws import Draws
 
 
@@ -19,9 +19,12 @@ def chain(root: int, source: DraftSource, config: TreeConfig, draws: Draws) -> D
         source: only the marginals are used.
         config: the path has min(budget, max_depth, rows of marginals) nodes.
         draws: not used.
+
+    Raises:
+        ValueError: if the source has no marginals.
     """
     growth = Growth(root)
-    for parent, ranked in enumerate(_rank(source.marginals, min(config.budget, config.max_depth), 1)):
+    for parent, ranked in enumerate(_rank(source, min(config.budget, config.max_depth), 1)):
         growth.add(parent, *ranked[0])
     return Draft(growth.tree(), TreeKind.FIXED)
 
@@ -41,10 +44,13 @@ def best_first(root: int, source: DraftSource, config: TreeConfig, draws: Draws)
 
     Returns:
         A draft whose ``rounds`` hold one record per node.
+
+    Raises:
+        ValueError: if the source has no marginals.
     """
     growth = Growth(root)
     rounds: list[GrowthRound] = []
-    ranked = _rank(source.marginals, config.max_depth, config.budget) if config.budget else []
+    ranked = _rank(source, config.max_depth, config.budget) if config.budget else []
     frontier: list[tuple[float, int, int]] = []
 
     def offer(parent: int, rank: int) -> list[Candidate]:
@@ -65,7 +71,9 @@ def best_first(root: int, source: DraftSource, config: TreeConfig, draws: Draws)
     return Draft(growth.tree(), TreeKind.FIXED, rounds=tuple(rounds))
 
 
-def _rank(marginals: Marginals, depth: int, count: int) -> list[list[tuple[int, float]]]:
+def _rank(source: DraftSource, depth: int, count: int) -> list[list[tuple[int, float]]]:
     """For each of the first ``depth`` rows the ``count`` best (token, log-probability), best first."""
-    log_probs, tokens = rank_tokens(marginals.logits[:depth], count)
+    if source.marginals is None:
+        raise ValueError("this tree is grown from marginals, and the source has none: give it a factorised drafter")
+    log_probs, tokens = rank_tokens(source.marginals.logits[:depth], count)
     return pairs(tokens, log_probs)

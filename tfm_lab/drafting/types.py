@@ -130,11 +130,11 @@ class DraftSource:
     """Everything a tree builder may draw on in one decoding step.
 
     Attributes:
-        marginals: the factorised drafter's output for this step.
+        marginals: the factorised drafter's output for this step, or ``None`` where there is no such drafter.
         open_session: starts an autoregressive drafter on a fresh tree, or ``None`` where there is no such drafter.
     """
 
-    marginals: Marginals
+    marginals: Marginals | None
     open_session: Callable[[], ConditionalSession] | None = None
 
 

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from tfm_lab.models.autoregressive import AutoregressiveDrafter
 from tfm_lab.models.config import DrafterConfig, TargetConfig, WeaverConfig, read_config
 from tfm_lab.models.drafter import FactorisedDrafter
 from tfm_lab.models.target import TargetModel
@@ -26,6 +27,7 @@ from tfm_lab.models.weaver import Weaver
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FINGERPRINT = "target_fingerprint"
+AUTOREGRESSIVE = "AutoregressiveDraftModel"
 WRAPPER_PREFIX = "model.language_model."
 
 
@@ -48,22 +50,36 @@ def load_target(folder: str | Path, *, dtype: torch.dtype = torch.float32, devic
     return model
 
 
+def check_target(folder: str | Path) -> TargetConfig:
+    """The config of a target's folder whose weights fit it: names and shapes of all tensors, whole files.
+
+    Reads the headers of the weights alone, so it takes little time and memory whatever the size of the model.
+
+    Raises:
+        ValueError: as :func:`load_target`.
+    """
+    folder = Path(folder)
+    config = TargetConfig.from_hugging_face(read_config(folder))
+    _check_fit(_on_meta(TargetModel, config), _target_tensors(folder, config, shapes_only=True), folder)
+    return config
+
+
 def load_drafter(
     folder: str | Path, target: TargetModel, *, dtype: torch.dtype | None = None, device: str | None = None
 ) -> FactorisedDrafter:
     """Read a DFlash drafter and check that it was made for ``target`` (sizes, tap layers, fingerprint).
 
     Raises:
-        ValueError: as :func:`load_target`, and if the drafter belongs to another target.
+        ValueError: as :func:`load_target`, if the drafter belongs to another target, or if it is an autoregressive one.
     """
-    folder = Path(folder)
-    raw = read_config(folder)
-    config = DrafterConfig.from_hugging_face(raw)
-    model = _on_meta(FactorisedDrafter, config)
-    model.check_target(target)
-    _check_fingerprint("drafter", raw, target)
-    _fill(model, _read_tensors(folder), folder, dtype or target.dtype, device or str(target.device))
-    return model
+    return _load_drafter(FactorisedDrafter, Path(folder), target, dtype, device)
+
+
+def load_autoregressive(
+    folder: str | Path, target: TargetModel, *, dtype: torch.dtype | None = None, device: str | None = None
+) -> AutoregressiveDrafter:
+    """Read an autoregressive drafter; as :func:`load_drafter`, and refuses a factorised one."""
+    return _load_drafter(AutoregressiveDrafter, Path(folder), target, dtype, device)
 
 
 def load_weaver(
@@ -98,6 +114,12 @@ def save_drafter(model: FactorisedDrafter, target: TargetModel, folder: str | Pa
     _save(model, model.config.to_hugging_face() | {FINGERPRINT: target.fingerprint()}, Path(folder))
 
 
+def save_autoregressive(model: AutoregressiveDrafter, target: TargetModel, folder: str | Path) -> None:
+    """Write an autoregressive drafter (bfloat16), with its target's fingerprint."""
+    config = model.config.to_hugging_face() | {"architectures": [AUTOREGRESSIVE]}
+    _save(model, config | {FINGERPRINT: target.fingerprint()}, Path(folder))
+
+
 def save_weaver(model: Weaver, target: TargetModel, folder: str | Path) -> None:
     """Write a Weaver (bfloat16), with its target's fingerprint."""
     config = {"architectures": ["Weaver"], "model_type": "weaver"} | asdict(model.config)
@@ -124,6 +146,21 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def _load_drafter(
+    kind: type[Any], folder: Path, target: TargetModel, dtype: torch.dtype | None, device: str | None
+) -> Any:
+    raw = read_config(folder)
+    is_autoregressive = AUTOREGRESSIVE in (raw.get("architectures") or ())
+    if is_autoregressive is not (kind is AutoregressiveDrafter):
+        found = "an autoregressive" if is_autoregressive else "a factorised"
+        raise ValueError(f"{folder} holds {found} drafter, and the other kind is needed here")
+    model = _on_meta(kind, DrafterConfig.from_hugging_face(raw))
+    model.check_target(target)
+    _check_fingerprint("drafter", raw, target)
+    _fill(model, _read_tensors(folder), folder, dtype or target.dtype, device or str(target.device))
+    return model
+
+
 def _on_meta(kind: type[Any], config: object) -> Any:
     with torch.device("meta"):
         return kind(config)
@@ -138,8 +175,8 @@ def _save(model: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
         (scratch / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder, from one file or from the shards that the index names."""
+def _read_tensors(folder: Path, shapes_only: bool = False) -> dict[str, Tensor]:
+    """All tensors of a folder, from one file or from the shards that the index names; on the meta device if asked."""
     if (folder / INDEX).is_file():
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         names = sorted(set(index["weight_map"].values()))
@@ -154,15 +191,19 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
             )
         try:
             with safe_open(path, framework="pt") as opened:
-                tensors |= {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118 (not a dict)
+                for key in opened.keys():  # noqa: SIM118 (not a dict)
+                    if shapes_only:
+                        tensors[key] = torch.empty(opened.get_slice(key).get_shape(), device="meta")
+                    else:
+                        tensors[key] = opened.get_tensor(key)
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged ({error}); fetch the checkpoint again") from None
     return tensors
 
 
-def _target_tensors(folder: Path, config: TargetConfig) -> dict[str, Tensor]:
+def _target_tensors(folder: Path, config: TargetConfig, shapes_only: bool = False) -> dict[str, Tensor]:
     """Tensors under this package's names: text part of a wrapper unwrapped, multi-token prediction head left out."""
-    tensors = _read_tensors(folder)
+    tensors = _read_tensors(folder, shapes_only)
     if any(name.startswith(WRAPPER_PREFIX) for name in tensors):
         kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(("model.visual.", "mtp."))}
         tensors = {name.replace(WRAPPER_PREFIX, "model.", 1): tensor for name, tensor in kept.items()}
@@ -174,6 +215,13 @@ def _target_tensors(folder: Path, config: TargetConfig) -> dict[str, Tensor]:
 
 def _fill(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtype, device: str) -> None:
     """Put ``tensors`` into ``model`` (made on the meta device), or raise a ValueError that lists what does not fit."""
+    _check_fit(model, tensors, folder)
+    converted = {name: tensor.to(device, dtype) for name, tensor in tensors.items()}
+    model.load_state_dict(converted, assign=True)
+    model.requires_grad_(False).eval()
+
+
+def _check_fit(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
     wanted = model.state_dict()
     problems = [f"missing {name}" for name in wanted.keys() - tensors.keys()]
     problems += [f"unknown {name}" for name in tensors.keys() - wanted.keys()]
@@ -185,9 +233,6 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path, dtype: 
     if problems:
         listed = "; ".join(sorted(problems)[:8]) + ("; ..." if len(problems) > 8 else "")
         raise ValueError(f"the weights in {folder} do not fit their config: {listed}")
-    converted = {name: tensor.to(device, dtype) for name, tensor in tensors.items()}
-    model.load_state_dict(converted, assign=True)
-    model.requires_grad_(False).eval()
 
 
 def _check_fingerprint(what: str, config: Mapping[str, Any], target: TargetModel) -> None:

@@ -99,7 +99,7 @@ class Weaver(nn.Module):
         return prefix
 
     def node_tokens(
-        self, embedded: Float[Tensor, "batch nodes channels"], depths: Int[Tensor, " nodes"]
+        self, embedded: Float[Tensor, "batch nodes channels"], depths: Int[Tensor, "*#batch nodes"]
     ) -> Float[Tensor, "batch nodes width"]:
         """Inputs of drafted tokens: their target embeddings, by depth (the root has depth 0)."""
         nodes = self.token_in(self.embed_norm(embedded))
@@ -111,7 +111,7 @@ class Weaver(nn.Module):
         self,
         x: Float[Tensor, "batch tokens width"],
         rotary: Rotary | None,
-        visible: Bool[Tensor, "tokens keys"],
+        visible: Bool[Tensor, "#batch tokens keys"],
         cache: Sequence[tuple[Tensor, Tensor]] | None = None,
     ) -> tuple[Float[Tensor, "batch tokens channels"], list[tuple[Tensor, Tensor]]]:
         """Read-outs ``z`` and, per block, the keys and values seen so far (``cache`` first, then ``x``)."""
@@ -121,7 +121,7 @@ class Weaver(nn.Module):
             if cache is not None:
                 key, value = torch.cat([cache[index][0], key], dim=2), torch.cat([cache[index][1], value], dim=2)
             seen.append((key, value))
-            x = block.finish(x, attend(query, key, value, visible[None, None]))
+            x = block.finish(x, attend(query, key, value, visible.unsqueeze(1)))
         return self.lm_head_query_in(self.out_norm(x)), seen
 
     def forward(
@@ -137,9 +137,9 @@ class Weaver(nn.Module):
         x = torch.cat([self.prefix_tokens(target_hidden, drafter_hidden), nodes], dim=1)
         positions = torch.cat([torch.arange(prefix, device=x.device), depths + 1])
         visible = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
-        return self.run(x, self.rotary(positions, x.dtype), visible)[0][:, prefix:]
+        return self.run(x, self.rotary(positions, x.dtype), visible[None])[0][:, prefix:]
 
-    def rotary(self, positions: Int[Tensor, " tokens"], dtype: torch.dtype) -> Rotary | None:
+    def rotary(self, positions: Int[Tensor, "*batch tokens"], dtype: torch.dtype) -> Rotary | None:
         """Rotary form: prefix token i sits at position i, a node of depth d at d + 1."""
         if self.has_table:
             return None
@@ -179,7 +179,7 @@ class WeaverSession:
             length = prefix.shape[1]
             positions = torch.arange(length, device=prefix.device)
             visible = torch.ones(length, length, dtype=torch.bool, device=prefix.device).tril()
-            _, self._cache = weaver.run(prefix, weaver.rotary(positions, prefix.dtype), visible)
+            _, self._cache = weaver.run(prefix, weaver.rotary(positions, prefix.dtype), visible[None])
         self._prefix = length
 
     @property
@@ -207,7 +207,7 @@ class WeaverSession:
             visible[row, lineage] = True
             self._ancestry[node.index], self._columns[node.index] = lineage, cached + row
         rotary = self._weaver.rotary(depths + 1, x.dtype)
-        read_outs, self._cache = self._weaver.run(x, rotary, visible.to(device), self._cache)
+        read_outs, self._cache = self._weaver.run(x, rotary, visible[None].to(device), self._cache)
         return [self._proposal(node.depth, read_out) for node, read_out in zip(nodes, read_outs[0], strict=True)]
 
     def _proposal(self, depth: int, read_out: Tensor) -> Proposal:

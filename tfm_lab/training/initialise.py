@@ -5,7 +5,9 @@ import math
 import torch
 from torch import nn
 
+from tfm_lab.models.autoregressive import AutoregressiveDrafter
 from tfm_lab.models.config import DrafterConfig, TargetConfig, WeaverConfig
+from tfm_lab.models.context_drafter import ContextDrafter
 from tfm_lab.models.delta_net import GatedDeltaNet
 from tfm_lab.models.drafter import FactorisedDrafter
 from tfm_lab.models.target import TargetModel
@@ -38,13 +40,15 @@ def new_target(config: TargetConfig, seed: int) -> TargetModel:
 
 def new_drafter(config: DrafterConfig, target: TargetModel, seed: int) -> FactorisedDrafter:
     """A fresh drafter whose final norm starts as the target's, so that its hidden states suit the shared head."""
-    generator = torch.Generator().manual_seed(seed)
     model = FactorisedDrafter(config)
-    model.check_target(target)
-    _normal_matrices(model, generator, residual_branches=2 * config.layers)
-    with torch.no_grad():
-        norm = target.model.norm
-        model.norm.weight.copy_(norm.weight.float() + (1.0 if norm.zero_centred else 0.0))
+    _start_drafter(model, target, seed)
+    return model
+
+
+def new_autoregressive(config: DrafterConfig, target: TargetModel, seed: int) -> AutoregressiveDrafter:
+    """A fresh autoregressive drafter, its final norm as that of :func:`new_drafter`."""
+    model = AutoregressiveDrafter(config)
+    _start_drafter(model, target, seed)
     return model
 
 
@@ -59,6 +63,14 @@ def new_weaver(config: WeaverConfig, target: TargetModel, seed: int) -> Weaver:
         if model.pos_emb is not None:
             model.pos_emb.normal_(0.0, 0.02, generator=generator)
     return model
+
+
+def _start_drafter(model: ContextDrafter, target: TargetModel, seed: int) -> None:
+    model.check_target(target)
+    _normal_matrices(model, torch.Generator().manual_seed(seed), residual_branches=2 * model.config.layers)
+    with torch.no_grad():
+        norm = target.model.norm
+        model.norm.weight.copy_(norm.weight.float() + (1.0 if norm.zero_centred else 0.0))
 
 
 def _normal_matrices(model: nn.Module, generator: torch.Generator, residual_branches: int) -> None:

@@ -14,30 +14,36 @@ def sample_texts(
     new_tokens: int,
     temperatures: Float[Tensor, " batch"],
     generator: torch.Generator,
+    lengths: Int[Tensor, " batch"] | None = None,
 ) -> Int[Tensor, "batch tokens"]:
-    """Continue equally long prompts by ``new_tokens`` tokens each, without stopping early.
+    """Continue prompts until every text is ``new_tokens`` longer than the longest prompt, without stopping early.
 
     Args:
         target: the model that writes.
-        prompts: token ids on the target's device.
-        new_tokens: length of each continuation.
+        prompts: token ids on the target's device, filled up behind shorter prompts.
+        new_tokens: tokens after the longest prompt.
         temperatures: one per text; 0 is greedy.
         generator: on the target's device.
+        lengths: tokens of each prompt, at least one; by default all are equally long.
 
     Returns:
-        Prompts and continuations, int64.
+        Prompts and continuations, int64; each continuation starts right behind its own prompt.
     """
     sharpness = torch.where(temperatures > 0, 1.0 / temperatures.clamp_min(1e-6), torch.zeros(()).to(temperatures))
     is_greedy = (temperatures == 0).unsqueeze(1)
-    features, state = target.extend(prompts, target.empty_state(prompts.shape[0]))
-    texts, last = [prompts], features.hidden[:, -1]
-    for index in range(new_tokens):
+    longest = prompts.shape[1]
+    shortest = longest if lengths is None else int(lengths.min())
+    features, state = target.extend(prompts[:, :shortest], target.empty_state(prompts.shape[0]))
+    texts, last = [prompts[:, :shortest]], features.hidden[:, -1]
+    for place in range(shortest, longest + new_tokens):
         logits = target.logits(last).float()
         noise = torch.empty_like(logits).exponential_(generator=generator).log_()
         scores = torch.where(is_greedy, logits, logits * sharpness.unsqueeze(1) - noise)
         token = scores.argmax(dim=1, keepdim=True)
+        if lengths is not None and place < longest:
+            token = torch.where((place < lengths).unsqueeze(1), prompts[:, place : place + 1], token)
         texts.append(token)
-        if index + 1 < new_tokens:
+        if place + 1 < longest + new_tokens:
             features, state = target.extend(token, state)
             last = features.hidden[:, -1]
     return torch.cat(texts, dim=1)
