@@ -160,4 +160,5 @@ def test_pins_fit_the_ranges() -> None:
     pins = dict(line.lower().replace("_", "-").split("==") for line in lines)
     needed = project["dependencies"] + [item for extra in project["optional-dependencies"].values() for item in extra]
     for requirement in map(Requirement, needed):
-        assert requirement.specifier.contains(pins[requirement.name.lower()]), requirement
+        if requirement.name != project["name"]:
+            assert requirement.specifier.contains(pins[requirement.name.lower()]), requirement

@@ -9,9 +9,13 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import example, given, settings
+from safetensors.torch import load_file, save_file
 
-from tfm_lab.bundle import Bundle, load_bundle, load_tokenizer
+from tfm_lab.bundle import Bundle, check_target_folder, load_bundle, load_target_only, load_tokenizer, target_folder
+from tfm_lab.decoding import DecodeConfig, autoregressive_decode
 from tfm_lab.distributions import SamplingConfig
+from tfm_lab.fetching import catalogue, fetch
+from tfm_lab.fetching.catalogue import Entry
 from tfm_lab.methods import make_speculator
 from tfm_lab.training.corpus import conversation
 from tfm_lab.training.tokenizer import train_tokenizer
@@ -90,6 +94,108 @@ def test_chat_markers_are_single_tokens_and_stay_in_the_text(tiny_bundle: Bundle
     start, end = (tiny_bundle.encode(marker) for marker in ("<|im_start|>", "<|im_end|>"))
     assert (tokens.count(start[0]), tokens.count(end[0])) == (2, 1)
     assert len(start) == len(end) == 1
+
+
+@pytest.fixture
+def cache(tiny_work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache that holds the tiny target under the name ``toy``."""
+    monkeypatch.setenv("TFM_LAB_CACHE", str(tmp_path / "cache"))
+    toy = Entry("toy", "a toy", "MIT", (), 1, 1, lambda: None, lambda making: copy_files(tiny_work, making.folder))
+    monkeypatch.setattr(catalogue, "CATALOGUE", (toy,))
+    fetch("toy")
+    return tmp_path / "cache"
+
+
+def copy_files(tiny_work: Path, folder: Path) -> None:
+    shutil.copytree(tiny_work / "model" / "target", folder, dirs_exist_ok=True)
+
+
+def describing(tiny_work: Path, folder: Path, description: str) -> Path:
+    """A copy of the tiny bundle without its target, and a ``bundle.json``."""
+    shutil.rmtree(copy_of(tiny_work, folder) / "target")
+    (folder / "bundle.json").write_text(description)
+    return folder
+
+
+def test_a_bundle_may_name_a_fetched_target(tiny_work: Path, tmp_path: Path, cache: Path) -> None:
+    folder = describing(tiny_work, tmp_path / "bundle", '{"target": "toy"}')
+    assert target_folder(str(folder)) == target_folder("toy") == cache / "toy"
+    bundle = load_bundle(str(folder))
+    assert bundle.target.fingerprint() == load_target_only("toy").target.fingerprint()
+    shutil.rmtree(cache / "toy")
+    with pytest.raises(ValueError, match="toy has not been fetched; run: tfm-lab fetch toy"):
+        load_bundle(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("description", "sentence"),
+    [
+        ("{", "bundle.json does not name a target; it holds for example"),
+        ("[]", "bundle.json does not name a target"),
+        ("{}", "bundle.json does not name a target"),
+        ('{"target": "nosuch"}', "bundle.json names the target 'nosuch', which cannot be fetched; use one of toy"),
+        ('{"target": "../../etc"}', "which cannot be fetched"),
+        ('{"target": 5}', "which cannot be fetched"),
+    ],
+)
+def test_a_bundle_that_names_no_target_is_refused(
+    tiny_work: Path, tmp_path: Path, cache: Path, description: str, sentence: str
+) -> None:
+    folder = describing(tiny_work, tmp_path / "bundle", description)
+    with pytest.raises(ValueError, match=sentence):
+        load_bundle(str(folder))
+
+
+def test_another_target_of_the_same_weights_is_taken_and_a_foreign_one_refused(
+    tiny_work: Path, tmp_path: Path, cache: Path
+) -> None:
+    folder = copy_of(tiny_work, tmp_path / "bundle")
+    for target in ("toy", str(cache / "toy"), str(folder)):
+        assert load_bundle(str(folder), target=target).name == str(folder)
+    shutil.rmtree(folder / "target")
+    assert load_bundle(str(folder), target="toy").weaver is not None
+    weights = cache / "toy" / "model.safetensors"
+    tensors = load_file(weights)
+    save_file(tensors | {"model.norm.weight": tensors["model.norm.weight"] + 1}, weights, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="the drafter was trained for another target"):
+        load_bundle(str(folder), target="toy")
+    with pytest.raises(ValueError, match="the drafter was made for another target"):
+        load_bundle(str(folder), target="hybrid")
+
+
+def test_a_target_alone_reads_writes_and_decodes_as_in_its_bundle(tiny_work: Path, tiny_bundle: Bundle) -> None:
+    alone = load_target_only(str(tiny_work / "model" / "target"))
+    assert alone.name == str(tiny_work / "model" / "target")
+    tokens = alone.chat("Why?")
+    assert tokens == tiny_bundle.chat("Why?")
+    plain = [autoregressive_decode(one.target, tokens, DecodeConfig(8)).tokens for one in (alone, tiny_bundle)]
+    assert plain[0] == plain[1]
+    assert "".join(alone.pieces(plain[0])) == tiny_bundle.decode(plain[1])
+    assert check_target_folder(tiny_work / "model" / "target") == alone.target.config
+
+
+def test_a_target_alone_is_no_bundle(tiny_work: Path, cache: Path) -> None:
+    for name in (str(tiny_work / "model" / "target"), "toy"):
+        with pytest.raises(ValueError, match="is a target without a drafter, so only plain decoding works with it"):
+            load_bundle(name)
+
+
+def test_a_target_without_chat_template_is_asked_in_the_fixed_format(tiny_work: Path, tmp_path: Path) -> None:
+    copy_files(tiny_work, tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    models = load_target_only(str(tmp_path))
+    assert models.chat_template is None
+    assert models.decode(models.chat(" Why? ")) == "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}?!")
+    models = load_target_only(str(tmp_path))
+    assert models.decode(models.chat(" Why ")) == "Why?!"
+
+
+@pytest.mark.parametrize("name", ["nosuch", "", ".", "a/b/c"])
+def test_an_unknown_target_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=f"there is no target '{name}'; give a folder with config.json, a bundle"):
+        load_target_only(name)
 
 
 def drop(name: str) -> Callable[[Path], None]:

@@ -1,6 +1,7 @@
 """``tfm-lab decode``: what it prints, what it writes, and what it says about input that cannot work."""
 
 import io
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ def decode(tiny_work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_examples_of_the_help_page_parse(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("decode", "--help") == 0
     examples = examples_of(capsys.readouterr().out)
-    assert len(examples) == 5
+    assert len(examples) == 6
     for words in examples:
         assert parse(words).info_name == "decode"
 
@@ -74,6 +75,23 @@ def test_a_question_is_put_in_chat_format(decode: list[str], tiny_bundle: Bundle
     assert run(*decode, "Why?", "--chat", *SHORT, "--json", "trace.json") == 0
     trace = DecodeTrace.from_json(Path("trace.json").read_text())
     assert tiny_bundle.decode(trace.prompt) == "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_target_without_a_drafter_decodes_plainly(decode: list[str], tiny_work: Path) -> None:
+    target = str(tiny_work / "model" / "target")
+    assert run(*decode, PROMPT, *SHORT, "--json", "bundle.json", "--method", "ar") == 0
+    for index, words in enumerate((["--target", target], ["--bundle", target], ["--bundle", "no", "--target", target])):
+        assert run(*decode, PROMPT, *SHORT, "--method", "ar", *words, "--json", f"{index}.json") == 0
+        traces = [DecodeTrace.from_json(Path(name).read_text()) for name in ("bundle.json", f"{index}.json")]
+        assert traces[0].tokens == traces[1].tokens
+
+
+def test_the_bundles_own_target_may_be_given_from_elsewhere(decode: list[str], tiny_work: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_work / "model" / "target", tmp_path / "elsewhere")
+    for name, words in (("own", []), ("given", ["--target", "elsewhere"])):
+        assert run(*decode, PROMPT, *SHORT, *words, "--json", f"{name}.json") == 0
+    own, given = (DecodeTrace.from_json(Path(f"{name}.json").read_text()) for name in ("own", "given"))
+    assert (own.tokens, own.target_calls) == (given.tokens, given.target_calls)
 
 
 def test_sampled_text_depends_on_the_seed_and_reaches_the_trace(decode: list[str]) -> None:
@@ -148,6 +166,9 @@ def test_ctrl_c_before_the_first_step_exits_with_130(
             "plain decoding (ar) has no acceptance rule",
         ),
         ([PROMPT, "--bundle", "nosuch"], "there is no bundle 'nosuch'; shipped are hybrid"),
+        ([PROMPT, "--target", "nosuch"], "there is no target 'nosuch'; give a folder with config.json"),
+        ([PROMPT, "--target", "nosuch", "--method", "ar"], "there is no target 'nosuch'"),
+        ([PROMPT, "--target", "hybrid"], "the drafter was made for another target"),
         ([PROMPT, "--device", "cuda"], "device 'cuda' asks for a GPU that torch does not see; use --device cpu"),
         ([PROMPT, "--device", "cuda:9"], "device 'cuda:9' asks for a GPU that torch does not see"),
         ([PROMPT, "--device", "tpu"], "there is no device 'tpu'; use auto, cpu or cuda"),

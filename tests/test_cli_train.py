@@ -220,6 +220,7 @@ def test_an_evaluation_prints_a_table_and_writes_a_report(
         (["--records", "notes.txt"], "notes.txt is not an evaluation file"),
         (["--out", "mal.md"], "--out takes the name of a .json file"),
         (["--bundle", "nosuch"], "there is no bundle 'nosuch'"),
+        (["--target", "nosuch"], "there is no target 'nosuch'; give a folder with config.json"),
         (["--device", "cuda"], "device 'cuda' asks for a GPU"),
     ],
 )

@@ -10,8 +10,8 @@ from tfm_lab.decoding import DecodeConfig, speculative_decode
 from tfm_lab.distributions import SamplingConfig
 from tfm_lab.drafting import TreeConfig
 from tfm_lab.evaluation import load_contexts
-from tfm_lab.evaluation.replay import REPLAYED, DraftModels, Text, replay
 from tfm_lab.methods import make_speculator
+from tfm_lab.replay import REPLAYED, DraftModels, Text, replay
 from tfm_lab.trace import DecodeTrace, StopReason
 
 TREE = TreeConfig(budget=12, max_depth=7, children=4, width=3, pool_size=20)

@@ -1,34 +1,42 @@
-"""Bundles: a target, its drafter, its Weaver and its tokenizer in one folder, loaded and checked together."""
+"""Bundles: a target, its drafter, its Weaver and its tokenizer in one folder, loaded and checked together.
 
+A bundle may leave its target out and name a fetched one in ``bundle.json``: ``{"target": "smollm2"}``. A target without
+a drafter is a folder in Hugging Face layout, and decodes plainly.
+"""
+
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
 
-from tfm_lab.models.checkpoint import load_drafter, load_target, load_weaver
+from tfm_lab.chat_template import ChatTemplate, read_chat_template
+from tfm_lab.fetching import fetched, fetched_from_hub, is_hub_id, names
+from tfm_lab.models.checkpoint import check_target, load_drafter, load_target, load_weaver
+from tfm_lab.models.config import TargetConfig
 from tfm_lab.models.drafter import FactorisedDrafter
 from tfm_lab.models.target import TargetModel
 from tfm_lab.models.weaver import Weaver
 
 SHIPPED = Path(__file__).parent / "bundles"
 DEFAULT = "hybrid"
+DESCRIPTION = "bundle.json"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bundle:
-    """Models that belong together.
+class TargetOnly:
+    """A target with what it takes to read and write its tokens: enough for plain decoding.
 
     Attributes:
-        name: of the shipped bundle, or the folder it came from.
-        weaver: ``None`` if the folder has none.
+        name: of the shipped bundle or fetched target, or the folder it came from.
+        chat_template: that of the checkpoint, ``None`` if it has none.
     """
 
     name: str
     target: TargetModel
-    drafter: FactorisedDrafter
-    weaver: Weaver | None
     tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text; chat markers such as ``<|im_start|>`` become their own tokens."""
@@ -53,28 +61,133 @@ class Bundle:
         return pieces
 
     def chat(self, question: str) -> list[int]:
-        """Token ids of one user turn, up to where the assistant's answer begins."""
-        return self.encode(f"<|im_start|>user\n{question.strip()}<|im_end|>\n<|im_start|>assistant\n")
+        """Token ids of one user turn, up to where the assistant's answer begins.
+
+        In the format of the checkpoint's own chat template; without one, user and assistant between ``<|im_start|>``
+        and ``<|im_end|>``.
+
+        Raises:
+            ValueError: if the chat template fails.
+        """
+        text = question.strip()
+        if self.chat_template is None:
+            return self.encode(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n")
+        return self.encode(self.chat_template.render([{"role": "user", "content": text}]))
 
 
-def load_bundle(name_or_path: str = DEFAULT, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Bundle:
-    """Load a shipped bundle by name, or any folder with ``target/``, ``drafter/`` and perhaps ``weaver/``.
+@dataclass(frozen=True, slots=True, eq=False)
+class Bundle(TargetOnly):
+    """Models that belong together.
 
-    Offline; nothing in a bundle is executed.
+    Attributes:
+        weaver: ``None`` if the folder has none.
+    """
+
+    drafter: FactorisedDrafter
+    weaver: Weaver | None
+
+
+def load_bundle(
+    name_or_path: str = DEFAULT,
+    *,
+    target: str | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+) -> Bundle:
+    """Load a shipped bundle by name, or any folder with ``drafter/``, perhaps ``weaver/``, and its target.
+
+    The target is in ``target/``, or a fetched one that ``bundle.json`` names. Offline; nothing in a bundle is executed
+    (a chat template is rendered in a sandbox).
+
+    Args:
+        target: use this one instead: a folder, or the name of a fetched target. Drafter and Weaver that were trained
+            for another target are refused.
 
     Raises:
-        ValueError: if there is no such bundle, a file is missing or damaged, or its parts do not belong together.
+        ValueError: if there is no such bundle, its target was not fetched, a file is missing or damaged, or its parts
+            do not belong together.
     """
-    folder = Path(name_or_path)
-    if not (folder / "target").is_dir():
-        folder = SHIPPED / name_or_path
-    if not (folder / "target").is_dir():
-        known = ", ".join(sorted(path.name for path in SHIPPED.glob("*") if (path / "target").is_dir())) or "none"
-        raise ValueError(f"there is no bundle {name_or_path!r}; shipped are {known}, or give a folder with target/")
-    target = load_target(folder / "target", dtype=dtype, device=device)
-    drafter = load_drafter(folder / "drafter", target)
-    weaver = load_weaver(folder / "weaver", target) if (folder / "weaver").is_dir() else None
-    return Bundle(name_or_path, target, drafter, weaver, _matching_tokenizer(folder / "target", target))
+    folder = _bundle_folder(name_or_path)
+    if folder is None and (target is None or not (Path(name_or_path) / "drafter").is_dir()):
+        if (Path(name_or_path) / "config.json").is_file() or name_or_path in names():
+            raise ValueError(
+                f"{name_or_path} is a target without a drafter, so only plain decoding works with it: use method ar"
+            )
+        shipped = sorted(path.name for path in SHIPPED.glob("*") if _bundle_folder(path.name) == path)
+        raise ValueError(
+            f"there is no bundle {name_or_path!r}; shipped are {', '.join(shipped) or 'none'}, "
+            "or give a folder with target/"
+        )
+    folder = folder or Path(name_or_path)
+    alone = load_target_only(target or str(folder), dtype=dtype, device=device)
+    drafter = load_drafter(folder / "drafter", alone.target)
+    weaver = load_weaver(folder / "weaver", alone.target) if (folder / "weaver").is_dir() else None
+    return Bundle(name_or_path, alone.target, alone.tokenizer, alone.chat_template, drafter, weaver)
+
+
+def load_target_only(
+    name_or_path: str = DEFAULT, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> TargetOnly:
+    """Load a target without a drafter: its folder, a fetched name, a hub id that was fetched, or a bundle's target.
+
+    Raises:
+        ValueError: if there is no such target, it was not fetched, or a file is missing or damaged.
+    """
+    folder = target_folder(name_or_path)
+    target = load_target(folder, dtype=dtype, device=device)
+    return TargetOnly(name_or_path, target, _matching_tokenizer(folder, target.config), read_chat_template(folder))
+
+
+def target_folder(name_or_path: str) -> Path:
+    """Where a target lies, see :func:`load_target_only`.
+
+    Raises:
+        ValueError: if there is none of that name, or it was not fetched.
+    """
+    path = Path(name_or_path)
+    if (path / "config.json").is_file():
+        return path
+    bundle = _bundle_folder(name_or_path)
+    if bundle is not None:
+        return bundle / "target" if (bundle / "target").is_dir() else _described_target(bundle)
+    if name_or_path in names():
+        return fetched(name_or_path)
+    if not path.exists() and is_hub_id(name_or_path):
+        return fetched_from_hub(name_or_path)
+    raise ValueError(
+        f"there is no target {name_or_path!r}; give a folder with config.json, a bundle, or a fetched name"
+    )
+
+
+def check_target_folder(folder: Path) -> TargetConfig:
+    """The config of a target's folder that can be used: config, weights, tokenizer and chat template fit together.
+
+    Raises:
+        ValueError: naming what is missing, damaged or not supported.
+    """
+    config = check_target(folder)
+    _matching_tokenizer(folder, config)
+    read_chat_template(folder)
+    return config
+
+
+def _bundle_folder(name_or_path: str) -> Path | None:
+    """A folder of that path, else a shipped bundle of that name, that has or names a target."""
+    for folder in (Path(name_or_path), SHIPPED / name_or_path):
+        if (folder / "target").is_dir() or (folder / DESCRIPTION).is_file():
+            return folder
+    return None
+
+
+def _described_target(bundle: Path) -> Path:
+    path = bundle / DESCRIPTION
+    try:
+        name = json.loads(path.read_text(encoding="utf-8"))["target"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f'{path} does not name a target; it holds for example {{"target": "smollm2"}}') from None
+    if not isinstance(name, str) or not (name in names() or is_hub_id(name)):
+        raise ValueError(f"{path} names the target {name!r}, which cannot be fetched; use one of {', '.join(names())}")
+    return fetched(name) if name in names() else fetched_from_hub(name)
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
@@ -92,11 +205,11 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         raise ValueError(f"{path} is not a tokenizer file ({error}); fetch it again") from None
 
 
-def _matching_tokenizer(folder: Path, target: TargetModel) -> Tokenizer:
+def _matching_tokenizer(folder: Path, config: TargetConfig) -> Tokenizer:
     tokenizer = load_tokenizer(folder)
-    if tokenizer.get_vocab_size() > target.config.vocab_size:
+    if tokenizer.get_vocab_size() > config.vocab_size:
         raise ValueError(
             f"the tokenizer in {folder} knows {tokenizer.get_vocab_size()} tokens, the target only "
-            f"{target.config.vocab_size}; use the tokenizer that belongs to the target"
+            f"{config.vocab_size}; use the tokenizer that belongs to the target"
         )
     return tokenizer

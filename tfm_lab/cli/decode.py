@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfm_lab.cli.options import bundle_option, choose_device, choose_dtype, device_option, dtype_option
+from tfm_lab.cli.options import bundle_option, choose_device, choose_dtype, device_option, dtype_option, target_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the trace to this file."
 )
 @bundle_option()
+@target_option()
 @device_option()
 @dtype_option()
 def command(
@@ -55,13 +56,15 @@ def command(
     colour: bool,
     json_path: Path | None,
     bundle: str,
+    target: str | None,
     device: str,
     dtype: str,
 ) -> int:
     """Continue PROMPT and report mean accepted length, target calls and acceptance by depth.
 
     PROMPT is the text itself, or - to read it from standard input. Whatever the method, the text at temperature 0 is
-    that of plain decoding; only the number of target calls differs.
+    that of plain decoding; only the number of target calls differs. Plain decoding needs no drafter: it works with any
+    target.
 
     \b
     Examples:
@@ -70,10 +73,11 @@ def command(
       tfm-lab decode "import os" --method chain --budget 15 --max-new-tokens 64
       tfm-lab decode "import os" --temperature 1 --seed 3 --json trace.json
       cat notes.txt | tfm-lab decode - --method ddtree
+      tfm-lab decode --target smollm2 --method ar --chat "What is the capital of France?"
     """
     from rich.console import Console
 
-    from tfm_lab.bundle import load_bundle
+    from tfm_lab.bundle import load_bundle, load_target_only
     from tfm_lab.decoding import DecodeConfig, autoregressive_decode, speculative_decode
     from tfm_lab.distributions import SamplingConfig
     from tfm_lab.drafting import TreeConfig
@@ -84,18 +88,22 @@ def command(
         raise ValueError(f"cannot write {json_path}: its folder does not exist")
     sampling = SamplingConfig(temperature, top_k, top_p)
     tree = TreeConfig(budget=budget, width=width)
-    models = load_bundle(bundle, dtype=choose_dtype(dtype), device=choose_device(device))
+    weights, place = choose_dtype(dtype), choose_device(device)
+    if method == AUTOREGRESSIVE:
+        if rule is not None:
+            raise ValueError("plain decoding (ar) has no acceptance rule: leave out --rule")
+        models, speculator = load_target_only(target or bundle, dtype=weights, device=place), None
+    else:
+        models = load_bundle(bundle, target=target, dtype=weights, device=place)
+        speculator = make_speculator(method, models.drafter, models.weaver, sampling, rule)
     config = DecodeConfig(max_new_tokens, sampling, tree, models.target.config.stop_tokens, seed)
     text = sys.stdin.read() if prompt == "-" else prompt
     if chat and not text.strip():
         raise ValueError("the question is empty; give one, or leave out --chat")
     tokens = models.chat(text) if chat else models.encode(text)
-    if method == AUTOREGRESSIVE:
-        if rule is not None:
-            raise ValueError("plain decoding (ar) has no acceptance rule: leave out --rule")
+    if speculator is None:
         trace = autoregressive_decode(models.target, tokens, config)
     else:
-        speculator = make_speculator(method, models.drafter, models.weaver, sampling, rule)
         trace = speculative_decode(models.target, speculator, tokens, config)
     if json_path is not None:
         scratch = json_path.with_name(f".{json_path.name}.part")

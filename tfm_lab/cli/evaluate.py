@@ -14,6 +14,7 @@ from tfm_lab.cli.options import (
     dtype_option,
     print_table,
     progress_bar,
+    target_option,
 )
 
 
@@ -42,6 +43,7 @@ from tfm_lab.cli.options import (
     help="Write summary JSON and a .md table here.",
 )
 @bundle_option()
+@target_option()
 @device_option()
 @dtype_option()
 def command(
@@ -56,6 +58,7 @@ def command(
     records: Path,
     out: Path | None,
     bundle: str,
+    target: str | None,
     device: str,
     dtype: str,
 ) -> None:
@@ -85,7 +88,7 @@ def command(
     )
     evaluation = Evaluation(settings, max_new_tokens, children, seed)
     contexts = load_contexts(context_file or HELD_OUT, limit)
-    models = load_bundle(bundle, dtype=choose_dtype(dtype), device=choose_device(device))
+    models = load_bundle(bundle, target=target, dtype=choose_dtype(dtype), device=choose_device(device))
     with progress_bar("decoding", len(contexts) * len(settings)) as show:
         evaluate(models, contexts, evaluation, records, lambda done, _: show(done))
     chosen = {(s.method, s.budget, s.temperature) for s in settings}

@@ -19,7 +19,7 @@ import click
 
 import tfm_lab
 
-COMMANDS = ("doctor", "decode", "run", "evaluate", "bench", "train")
+COMMANDS = ("doctor", "decode", "run", "evaluate", "bench", "train", "fetch")
 
 
 class LazyGroup(click.Group):

@@ -22,6 +22,14 @@ def bundle_option() -> Decorator:
     )
 
 
+def target_option() -> Decorator:
+    return click.option(
+        "--target",
+        default=None,
+        help="Another target than the bundle's: a Hugging Face folder, or the name of one that was fetched.",
+    )
+
+
 def device_option() -> Decorator:
     return click.option(
         "--device", default="auto", show_default=True, help="auto (a GPU when there is one), cpu, cuda or cuda:1."

@@ -35,7 +35,7 @@ class DraftModels:
     """Everything that may draft for one target; all on one device, in one dtype."""
 
     target: TargetModel
-    drafter: FactorisedDrafter
+    drafter: FactorisedDrafter | None = None
     weaver: Weaver | None = None
     autoregressive: AutoregressiveDrafter | None = None
 
@@ -140,14 +140,17 @@ def _grower(models: DraftModels, tokens: Int[Tensor, "texts tokens"], method: st
             return woven_batch(tokens[active, root], session, shape, deepest)
 
         return from_tokens
-    features = target.features(tokens, models.drafter.config.tap_layers)
-    context, weaver = models.drafter.read(features.taps), models.weaver
+    factorised, weaver = models.drafter, models.weaver
+    if factorised is None:
+        raise ValueError(f"method {method!r} needs a factorised drafter, and these models have none")
     if method == "tfm" and weaver is None:
         raise ValueError("method 'tfm' needs a Weaver; load one, or replay chain or ddtree")
+    features = target.features(tokens, factorised.config.tap_layers)
+    context = factorised.read(features.taps)
 
     def from_blocks(active: Tensor, root: Tensor, deepest: Tensor) -> TreeBatch:
-        blocks = models.drafter.pack_blocks(tokens[active], root.unsqueeze(1), target)
-        hidden = models.drafter.draft(_of(context, active), blocks)[:, 0]
+        blocks = factorised.pack_blocks(tokens[active], root.unsqueeze(1), target)
+        hidden = factorised.draft(_of(context, active), blocks)[:, 0]
         logits, roots = target.logits(hidden), tokens[active, root]
         if method == "chain":
             return chain_batch(roots, logits, config, deepest)
