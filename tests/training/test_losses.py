@@ -7,15 +7,20 @@ import torch
 from torch import Tensor
 
 from tfm_lab.distributions import total_variation
-from tfm_lab.training.losses import PoolComparison, block_cross_entropy, lk_loss, position_weights
+from tfm_lab.training.losses import WEAVER_LOSSES, PoolComparison, block_cross_entropy, lk_loss, position_weights
 
 TARGET = torch.tensor([0.5, 0.2, 0.1])
 """On the pool; 0.2 lies outside of it."""
 WEAVER = torch.tensor([0.2, 0.3, 0.5])
 
 
+def compare(target: Tensor, log_q: Tensor) -> PoolComparison:
+    """With the first pool entry as the text's next token."""
+    return PoolComparison(target, log_q, torch.arange(log_q.shape[-1]).eq(0).expand_as(log_q))
+
+
 def comparison(target: Tensor, weaver: Tensor) -> PoolComparison:
-    return PoolComparison(target, weaver.log())
+    return compare(target, weaver.log())
 
 
 def test_position_weights_decay_from_one() -> None:
@@ -51,7 +56,7 @@ def test_acceptance_is_one_minus_the_total_variation_of_whole_distributions() ->
     whole = torch.randn(50, 11, dtype=torch.float64).softmax(-1)
     weaver = torch.randn(50, 4, dtype=torch.float64).softmax(-1)
     padded = torch.cat([weaver, torch.zeros(50, 7, dtype=torch.float64)], dim=-1)
-    figures = PoolComparison(whole[:, :4], weaver.log())
+    figures = compare(whole[:, :4], weaver.log())
     assert torch.allclose(figures.acceptance, 1.0 - total_variation(whole, padded), atol=1e-12)
     assert bool((figures.acceptance <= figures.pool_mass + 1e-12).all())
 
@@ -67,7 +72,7 @@ def test_divergence_looks_at_the_pool_alone() -> None:
 def test_tokens_without_probability_are_no_trouble() -> None:
     target = torch.tensor([[[1.0, 0.0, 0.0]], [[0.0, 0.0, 0.0]]])
     log_q = torch.log_softmax(torch.tensor([[[0.0, -200.0, 3.0]]] * 2), dim=-1).requires_grad_(True)
-    figures = PoolComparison(target, log_q)
+    figures = compare(target, log_q)
     lk_loss(figures, 3.0).backward()
     assert log_q.grad is not None
     for values in (figures.pool_mass, figures.acceptance, figures.divergence, log_q.grad):
@@ -101,13 +106,30 @@ def test_lk_loss_turns_from_divergence_to_acceptance() -> None:
 def test_no_gradient_flows_through_the_mixing_weight() -> None:
     logits = torch.tensor([[[0.3, -0.2, 0.9]]], dtype=torch.float64, requires_grad=True)
     target = TARGET.double()[None, None]
-    lk_loss(PoolComparison(target, logits.log_softmax(-1)), 3.0).backward()
+    lk_loss(compare(target, logits.log_softmax(-1)), 3.0).backward()
     q = logits.detach().softmax(-1)
     share = math.exp(-3.0 * float(torch.minimum(target, q).sum()))
     fixed = logits.detach().clone().requires_grad_(True)
-    figures = PoolComparison(target, fixed.log_softmax(-1))
+    figures = compare(target, fixed.log_softmax(-1))
     (share * figures.divergence + (1.0 - share) * (1.0 - figures.acceptance)).mean().backward()
     assert logits.grad is not None
     assert fixed.grad is not None
     assert torch.allclose(logits.grad, fixed.grad, atol=1e-12)
     assert float(logits.grad.abs().max()) > 0.01
+
+
+def test_the_other_objectives_by_hand() -> None:
+    figures = comparison(torch.stack([TARGET, TARGET]), torch.stack([WEAVER, WEAVER.flip(0)]))
+    accepted = torch.tensor([0.2 + 0.2 + 0.1, 0.5 + 0.2 + 0.1])
+    assert float(WEAVER_LOSSES["tv"](figures, 3.0)) == pytest.approx(1.0 - float(accepted.mean()))
+    assert float(WEAVER_LOSSES["kl"](figures, 3.0)) == pytest.approx(float(figures.divergence.mean()))
+    assert float(WEAVER_LOSSES["ce"](figures, 3.0)) == pytest.approx(-(math.log(0.2) + math.log(0.5)) / 2)
+    assert WEAVER_LOSSES["lk"] is lk_loss
+
+
+def test_a_next_token_outside_the_pool_teaches_cross_entropy_nothing() -> None:
+    logits = torch.randn(3, requires_grad=True)
+    figures = PoolComparison(TARGET, logits.log_softmax(-1), torch.zeros(3, dtype=torch.bool))
+    WEAVER_LOSSES["ce"](figures, 3.0).backward()
+    assert logits.grad is not None
+    assert logits.grad.eq(0).all()

@@ -83,7 +83,7 @@ def test_the_weaver_is_trained_on_the_conditionals_that_it_will_draft_from(form:
     target = tiny_target()
     drafter, weaver, data = drafter_for(target), weaver_for(target, **form), block_data(target)
     tokens, anchors = data.texts(3)
-    probabilities, log_q, log_marginal = [], [], []
+    probabilities, log_q, log_marginal, is_next = [], [], [], []
     for text, anchor in blocks_of(tokens, anchors):
         marginals, prefilled = decode_view(target, drafter, text, anchor)
         path = text[anchor : anchor + BLOCK - 1]
@@ -91,14 +91,18 @@ def test_the_weaver_is_trained_on_the_conditionals_that_it_will_draft_from(form:
         chain = DraftTree.from_parents(path, list(range(-1, BLOCK - 2)))
         verified = target.verify_tree(prefilled.state, chain).logits.softmax(-1)
         probabilities.append(verified.gather(1, pool))
+        is_next.append(pool == torch.tensor(text[anchor + 1 : anchor + BLOCK]).unsqueeze(1))
         log_q.append(woven)
         log_marginal.append(marginals.logits.gather(1, pool).log_softmax(-1))
-    wanted = PoolComparison(torch.stack(probabilities), torch.stack(log_q))
+    wanted = PoolComparison(torch.stack(probabilities), torch.stack(log_q), torch.stack(is_next))
     loss, figures = WeaverTask(weaver, drafter, data, eta=2.0).loss(3)
     assert float(loss) == pytest.approx(float(lk_loss(wanted, 2.0)), rel=1e-5)
     for depth in (1, 2, 4):
         assert float(figures[f"acceptance@{depth}"]) == pytest.approx(float(wanted.acceptance[:, depth - 1].mean()))
-    plain = PoolComparison(torch.stack(probabilities), torch.stack(log_marginal))
+    by_text = WeaverTask(weaver, drafter, data, objective="ce").loss(3)[0]
+    assert float(by_text) == pytest.approx(float(wanted.surprise.mean()), rel=1e-5)
+    assert torch.stack(is_next).any()
+    plain = PoolComparison(torch.stack(probabilities), torch.stack(log_marginal), torch.stack(is_next))
     assert not torch.allclose(plain.acceptance, wanted.acceptance)
 
 

@@ -14,6 +14,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tfm_lab.models.checkpoint import atomic_folder
+from tfm_lab.training.distributed import (
+    from_first_process,
+    mean_over_processes,
+    process_rank,
+    replicated,
+    wait_for_all,
+)
 
 Metrics = dict[str, float]
 
@@ -67,7 +74,10 @@ class FitConfig:
 
 
 class Task(Protocol):
-    """What to optimise. ``loss`` must depend on the model and the step number alone."""
+    """What to optimise. ``loss`` must depend on the model and the step number alone.
+
+    With several processes it is the loss of this process's share of the step's batch.
+    """
 
     @property
     def model(self) -> nn.Module: ...
@@ -79,6 +89,18 @@ class Task(Protocol):
     def evaluate(self) -> Metrics:
         """Figures on held-out data."""
         ...
+
+
+class _Loss(nn.Module):
+    """A task as a module, so that gradients of its model are averaged over processes as the backward pass goes."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.model = task.model
+        self._task = task
+
+    def forward(self, step: int) -> tuple[Tensor, Mapping[str, Tensor]]:
+        return self._task.loss(step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +128,9 @@ def fit(
     last checkpoint). Called again with the same task and config, the loop goes on from there, and every weight comes
     out as if it had never stopped (on the same device and library versions).
 
+    In a process group, every process calls this with its own replica of the same model; the first one evaluates and
+    writes. All of them read the checkpoint, so the folder must be the same for all.
+
     Args:
         max_seconds: write a checkpoint and return after this long, for machines that are lent by the minute.
 
@@ -119,15 +144,16 @@ def fit(
     folder.mkdir(parents=True, exist_ok=True)
     optimisers = make_optimisers(task.model, config)
     step = _resume(task.model, optimisers, config, folder)
+    is_first, objective = process_rank() == 0, replicated(_Loss(task))
     started = time.monotonic()
     while step < config.steps:
         for optimiser in optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = config.learning_rate * config.rate(step)
-        loss, figures = task.loss(step)
+        loss, figures = objective(step)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(task.model.parameters(), config.clip)
-        value = loss.item()
+        value = mean_over_processes(loss).item()
         if not math.isfinite(value) or not math.isfinite(norm.item()):
             raise ValueError(
                 f"the loss stopped being a number at step {step}; the last good checkpoint is in {folder / 'state'}: "
@@ -139,17 +165,18 @@ def fit(
         step += 1
         is_last = step == config.steps
         metrics: Metrics = {}
-        if step % config.evaluate_every == 0 or is_last:
+        if is_first and (step % config.evaluate_every == 0 or is_last):
             metrics = {"loss": value} | {name: figure.item() for name, figure in figures.items()} | task.evaluate()
             with (folder / "history.jsonl").open("a", encoding="utf-8") as history:
                 history.write(json.dumps({"step": step} | metrics) + "\n")
-        is_out_of_time = max_seconds is not None and time.monotonic() - started > max_seconds
-        if step % config.checkpoint_every == 0 or is_last or is_out_of_time:
+        is_out_of_time = max_seconds is not None and from_first_process(time.monotonic() - started > max_seconds)
+        if is_first and (step % config.checkpoint_every == 0 or is_last or is_out_of_time):
             _save(task.model, optimisers, config, step, folder)
         if on_step is not None:
             on_step(Progress(step, config.steps, value, time.monotonic() - started, metrics))
         if is_out_of_time:
             break
+    wait_for_all()
     return step
 
 

@@ -1,9 +1,13 @@
 """Training objectives of drafter and Weaver."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from tfm_lab.training.distributed import mean_over_processes
 
 
 def position_weights(drafts: int, gamma: float, device: torch.device | str = "cpu") -> Float[Tensor, " drafts"]:
@@ -31,13 +35,21 @@ class PoolComparison:
         pool_mass: p(C | path), target probability that the pool covers; no pool drafter can be accepted more often.
         acceptance: sum over the pool of min(p, q) = 1 - TV(p, q), the expected acceptance of a draft from q.
         divergence: KL(p restricted to the pool and renormalised || q), in nats.
+        surprise: -log q of the text's own next token, in nats; 0 where the pool does not hold it.
 
     Args:
         target_probabilities: p on the pool (not renormalised).
         log_q: the Weaver's log-probabilities on the pool.
+        is_next: which pool entry is the text's own next token (all False where the pool does not hold it).
     """
 
-    def __init__(self, target_probabilities: Float[Tensor, "*rows pool"], log_q: Float[Tensor, "*rows pool"]) -> None:
+    def __init__(
+        self,
+        target_probabilities: Float[Tensor, "*rows pool"],
+        log_q: Float[Tensor, "*rows pool"],
+        is_next: Bool[Tensor, "*rows pool"],
+    ) -> None:
+        self.surprise = -torch.where(is_next, log_q, 0.0).sum(-1)
         self.pool_mass = target_probabilities.sum(-1)
         self.acceptance = torch.minimum(target_probabilities, log_q.exp()).sum(-1)
         renormalised = target_probabilities / self.pool_mass.clamp_min(1e-9).unsqueeze(-1)
@@ -54,5 +66,14 @@ def lk_loss(comparison: PoolComparison, eta: float) -> Float[Tensor, ""]:
     """
     acceptance = comparison.acceptance.flatten(0, -2)
     divergence = comparison.divergence.flatten(0, -2)
-    share = torch.exp(-eta * acceptance.detach().mean(0))
+    share = torch.exp(-eta * mean_over_processes(acceptance.mean(0)))
     return (share * divergence + (1.0 - share) * (1.0 - acceptance)).mean()
+
+
+WEAVER_LOSSES: dict[str, Callable[[PoolComparison, float], Tensor]] = {
+    "lk": lk_loss,
+    "kl": lambda comparison, eta: comparison.divergence.mean(),
+    "tv": lambda comparison, eta: 1.0 - comparison.acceptance.mean(),
+    "ce": lambda comparison, eta: comparison.surprise.mean(),
+}
+"""What a Weaver can be trained on: the adaptive mixture, either of its parts, or the text alone. Only lk reads eta."""

@@ -1,22 +1,28 @@
 """What the three trainings optimise: next tokens (target), whole blocks (drafter), conditionals on a path (Weaver)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tfm_lab.drafting import TreeConfig
+from tfm_lab.models.autoregressive import AutoregressiveDrafter
 from tfm_lab.models.drafter import FactorisedDrafter
 from tfm_lab.models.target import TargetModel
 from tfm_lab.models.weaver import Weaver
+from tfm_lab.replay import DraftModels, Text, replay
 from tfm_lab.training.data import PackedCorpus, WrittenTexts
+from tfm_lab.training.distributed import shard
 from tfm_lab.training.fit import Metrics
-from tfm_lab.training.losses import PoolComparison, block_cross_entropy, lk_loss
+from tfm_lab.training.losses import WEAVER_LOSSES, PoolComparison, block_cross_entropy
 
 REPORTED_DEPTHS = (1, 2, 4, 8, 15)
+REPLAYED_TEXTS, REPLAYED_BUDGET = 32, 64
 
 
 def mixed_precision(device: torch.device) -> AbstractContextManager[object]:
@@ -51,7 +57,8 @@ class TargetTask:
             )
 
     def loss(self, step: int) -> tuple[Tensor, Mapping[str, Tensor]]:
-        return self._cross_entropy(self.train.batch(step, self.batch, self.length + 1, self.seed), self.forward), {}
+        windows = shard(self.train.batch(step, self.batch, self.length + 1, self.seed))
+        return self._cross_entropy(windows, self.forward), {}
 
     @torch.no_grad()
     def evaluate(self) -> Metrics:
@@ -94,11 +101,20 @@ class BlockData:
     block: int = 16
 
     def texts(self, step: int, *, held_out: bool = False) -> tuple[Tensor, Tensor]:
-        """Texts and anchors of one step. The tokens after an anchor are the target's own."""
+        """Texts and anchors of one step, in training this process's share. Tokens after an anchor are the target's."""
         source = self.held_out if held_out else self.train
         tokens, written_from = source.batch(step, self.batch, 0 if held_out else self.seed)
         generator = torch.Generator().manual_seed(2 * step + int(held_out) + 1_000_003 * self.seed)
-        return tokens.to(self.target.device), self._anchors(tokens, written_from, generator).to(self.target.device)
+        anchors = self._anchors(tokens, written_from, generator)
+        if not held_out:
+            tokens, anchors = shard(tokens), shard(anchors)
+        return tokens.to(self.target.device), anchors.to(self.target.device)
+
+    def held_out_texts(self) -> list[Text]:
+        """A fixed slice of the held-out texts, to measure acceptance on as a decode would have it."""
+        starts = np.maximum(self.held_out.written_from[:REPLAYED_TEXTS], 1).tolist()
+        rows = zip(self.held_out.tokens[:REPLAYED_TEXTS].tolist(), starts, strict=True)
+        return [Text(tuple(tokens), start, len(tokens) - start) for tokens, start in rows]
 
     def _anchors(self, tokens: Tensor, written_from: Tensor, generator: torch.Generator) -> Tensor:
         first = (written_from - 1).clamp_min(1)
@@ -113,9 +129,9 @@ class BlockData:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrafterTask:
-    """Cross-entropy of DFlash blocks with position weights (arXiv 2602.06036, eq. 4)."""
+    """Cross-entropy of whole blocks with position weights (arXiv 2602.06036, eq. 4), for either kind of drafter."""
 
-    model: FactorisedDrafter
+    model: FactorisedDrafter | AutoregressiveDrafter
     data: BlockData
     gamma: float = 7.0
     evaluation_batches: int = 2
@@ -127,7 +143,7 @@ class DrafterTask:
 
     @torch.no_grad()
     def evaluate(self) -> Metrics:
-        """Held-out loss, hit rate by depth and accepted drafts of the argmax chain."""
+        """Held-out loss, hit rate by depth, accepted length at random anchors, and as decodes would have it."""
         sums: dict[str, float] = {}
         for index in range(self.evaluation_batches):
             logits, labels = self._logits(*self.data.texts(index, held_out=True))
@@ -137,7 +153,11 @@ class DrafterTask:
             figures["held_out.chain_mal"] = 1.0 + hits.cumprod(-1).sum(-1).mean()
             for name, figure in figures.items():
                 sums[name] = sums.get(name, 0.0) + figure.item() / self.evaluation_batches
-        return sums
+        if isinstance(self.model, AutoregressiveDrafter):
+            models, methods = DraftModels(self.data.target, autoregressive=self.model), ("ard-chain", "ard-tree")
+        else:
+            models, methods = DraftModels(self.data.target, self.model), ("chain", "ddtree")
+        return sums | _decoded(models, methods, self.data)
 
     def _logits(self, tokens: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
         target, drafter = self.data.target, self.model
@@ -151,33 +171,41 @@ class DrafterTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeaverTask:
-    """LK loss on the candidate pool along the realised path; drafter and target frozen (arXiv 2607.06763)."""
+    """Conditionals on the candidate pool along the realised path; drafter and target frozen (arXiv 2607.06763).
+
+    Attributes:
+        eta: of the LK loss.
+        objective: one of ``WEAVER_LOSSES``.
+    """
 
     model: Weaver
     drafter: FactorisedDrafter
     data: BlockData
     eta: float = 3.0
+    objective: str = "lk"
     evaluation_batches: int = 2
 
     def loss(self, step: int) -> tuple[Tensor, Mapping[str, Tensor]]:
         woven, _ = self._compare(*self.data.texts(step))
-        return lk_loss(woven, self.eta), _by_depth("acceptance", woven.acceptance.detach())
+        return WEAVER_LOSSES[self.objective](woven, self.eta), _by_depth("acceptance", woven.acceptance.detach())
 
     @torch.no_grad()
     def evaluate(self) -> Metrics:
-        """Held-out loss, pool mass, and expected acceptance by depth of the Weaver and of the bare marginals."""
+        """Held-out loss, pool mass, expected acceptance by depth of Weaver and bare marginals, and decodes' MAL."""
         sums: dict[str, float] = {}
         for index in range(self.evaluation_batches):
             woven, marginal = self._compare(*self.data.texts(index, held_out=True))
             figures = _by_depth("held_out.weaver", woven.acceptance)
             figures |= _by_depth("held_out.marginal", marginal.acceptance)
             figures |= _by_depth("held_out.pool", woven.pool_mass)
-            figures["held_out.loss"] = lk_loss(woven, self.eta)
+            figures["held_out.loss"] = WEAVER_LOSSES[self.objective](woven, self.eta)
             for name, figure in figures.items():
                 sums[name] = sums.get(name, 0.0) + figure.item() / self.evaluation_batches
-        return sums
+        models = DraftModels(self.data.target, self.drafter, self.model)
+        return sums | _decoded(models, ("chain", "ddtree", "tfm"), self.data, self.model.config.pool_size)
 
     def _compare(self, tokens: Tensor, anchors: Tensor) -> tuple[PoolComparison, PoolComparison]:
+        """Weaver and bare marginals against the target."""
         target, depth = self.data.target, self.model.config.max_depth
         rows = anchors.numel()
         with mixed_precision(target.device):
@@ -195,7 +223,11 @@ class WeaverTask:
             residual = target.logits(read_outs).gather(-1, pool)
         woven = torch.log_softmax(pool_logits + residual.float(), dim=-1)
         marginal = torch.log_softmax(pool_logits, dim=-1)
-        return PoolComparison(target_probabilities, woven), PoolComparison(target_probabilities, marginal)
+        is_next = pool == gather_after(tokens, anchors, depth).reshape(rows, depth, 1)
+        return (
+            PoolComparison(target_probabilities, woven, is_next),
+            PoolComparison(target_probabilities, marginal, is_next),
+        )
 
 
 def gather_after(
@@ -204,6 +236,16 @@ def gather_after(
     """The ``count`` tokens after each anchor."""
     index = anchors.unsqueeze(-1) + 1 + torch.arange(count, device=tokens.device)
     return tokens.gather(1, index.flatten(1)).view(index.shape)
+
+
+def _decoded(models: DraftModels, methods: Sequence[str], data: BlockData, pool_size: int = 512) -> Metrics:
+    """Mean accepted length of fixed trees on the held-out slice, text by text as in decoding."""
+    texts, config = data.held_out_texts(), TreeConfig(budget=REPLAYED_BUDGET, pool_size=pool_size)
+    metrics: Metrics = {}
+    for method in methods:
+        steps = [step for text in replay(models, texts, method, config) for step in text]
+        metrics[f"held_out.decoded_mal.{method}"] = sum(step.committed for step in steps) / len(steps)
+    return metrics
 
 
 def _gather_rows(hidden: Float[Tensor, "batch tokens channels"], anchors: Tensor, count: int) -> Tensor:
