@@ -1,5 +1,6 @@
 """The decoding loop: identical text, one committed state, honest stops, and no residue."""
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from tfm_lab.distributions import SamplingConfig
 from tfm_lab.drafting import Draft, DraftSource, TreeConfig, TreeKind
 from tfm_lab.draws import Draws
 from tfm_lab.methods import METHODS, make_speculator
-from tfm_lab.models import TargetModel
+from tfm_lab.models import FactorisedDrafter, TargetModel
 from tfm_lab.trace import DecodeTrace, StopReason
 from tfm_lab.tree import DraftTree
 from tfm_lab.verification import RULES
@@ -345,3 +346,43 @@ def _without_times(trace: DecodeTrace) -> list[object]:
         trace.stop,
         *((s.tree.tokens.tolist(), s.tree.parents.tolist(), s.acceptance, s.committed) for s in trace.steps),
     ]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+@pytest.mark.parametrize("where", ["verify_tree", "commit", "extend_context"])
+def test_a_step_broken_off_anywhere_can_be_taken_again(
+    where: str, sampling: SamplingConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tiny_target("hybrid-grouped")
+    speculator, config = small_speculator("hybrid-grouped", "dyspec", sampling), small_config(sampling=sampling)
+    wanted = speculative_decode(target, speculator, PROMPT, config)
+    session = DecodeSession(target, speculator, PROMPT, config)
+    owner = FactorisedDrafter if where == "extend_context" else TargetModel
+    real, calls = getattr(owner, where), [0]
+
+    def breaks_off(*arguments: object) -> object:
+        calls[0] += 1
+        result = real(*arguments)
+        if calls[0] % 3 == 2:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(owner, where, breaks_off)
+    while not session.is_finished:
+        with contextlib.suppress(KeyboardInterrupt):
+            session.step()
+    trace = session.trace()
+    assert calls[0] > len(trace.steps)
+    assert trace.tokens == wanted.tokens
+    assert [step.committed for step in trace.steps] == [step.committed for step in wanted.steps]
+    assert trace.stop is wanted.stop
+
+
+def test_an_interrupted_trace_is_of_no_use_to_who_needs_a_whole_one() -> None:
+    target = tiny_target("llama-plain")
+    session = DecodeSession(target, small_speculator("llama-plain", "chain", GREEDY), PROMPT, small_config())
+    session.step()
+    assert session.trace().uninterrupted().stop is StopReason.UNFINISHED
+    session.interrupt()
+    with pytest.raises(KeyboardInterrupt):
+        session.trace().uninterrupted()

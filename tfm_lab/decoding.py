@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -75,6 +76,19 @@ class Speculator:
     rule: AcceptanceRule
 
 
+class _Place(NamedTuple):
+    """How far a decode has come. A step replaces all of it at once, so an interrupted step leaves no trace."""
+
+    state: TargetState
+    context: DraftContext
+    hidden: Float[Tensor, " channels"]
+    last: int | None
+    produced: int
+    draws: SeededDraws
+    draft_draws: SeededDraws
+    steps: tuple[DecodeStep, ...] = ()
+
+
 class DecodeSession:
     """A decode in progress. Nothing in the models changes: two sessions never disturb each other.
 
@@ -98,34 +112,31 @@ class DecodeSession:
         self._target, self._speculator, self._config = target, speculator, config
         self._fingerprint = target.fingerprint()
         self._prompt = tuple(prompt)
-        self._draws, self._draft_draws = SeededDraws(config.seed), SeededDraws(config.seed, "draft")
-        self._steps: list[DecodeStep] = []
+        draws, draft_draws = SeededDraws(config.seed), SeededDraws(config.seed, "draft")
         started = _now(target)
         prefilled = target.prefill(self._prompt, speculator.drafter.config.tap_layers)
-        self._state, self._hidden = prefilled.state, prefilled.hidden
-        self._context = speculator.drafter.extend_context(speculator.drafter.empty_context(), prefilled.taps)
+        context = speculator.drafter.extend_context(speculator.drafter.empty_context(), prefilled.taps)
         self._first: int | None = None
-        self._produced = 0
-        if self._remaining() > 0:
-            self._first = _sample(prefilled.logits, config.sampling, self._draws)
-            self._produced = 1
-        self._last = self._first
+        if self._remaining(0) > 0:
+            self._first = _sample(prefilled.logits, config.sampling, draws)
+        produced = 0 if self._first is None else 1
+        self._place = _Place(prefilled.state, context, prefilled.hidden, self._first, produced, draws, draft_draws)
         self._prefill_seconds = _now(target) - started
-        self._stop = self._stop_reason()
+        self._is_interrupted = False
 
     @property
     def state(self) -> TargetState:
         """The target after all tokens of the text but the last, which is the root of the next tree."""
-        return self._state
+        return self._place.state
 
     @property
     def context(self) -> DraftContext:
         """The drafter's view of the same committed positions."""
-        return self._context
+        return self._place.context
 
     @property
     def is_finished(self) -> bool:
-        return self._stop is not StopReason.UNFINISHED
+        return self._stop() is not StopReason.UNFINISHED
 
     def step(self, budget: int | None = None) -> DecodeStep:
         """Draft, verify, accept and commit once.
@@ -136,42 +147,42 @@ class DecodeSession:
         Raises:
             ValueError: if the decode has finished.
         """
-        if self.is_finished or self._last is None:
-            raise ValueError(f"this decode has ended ({self._stop.value}); start a new session")
-        target, speculator, root = self._target, self._speculator, self._last
+        place = self._place
+        if self.is_finished or place.last is None:
+            raise ValueError(f"this decode has ended ({self._stop().value}); start a new session")
+        target, speculator, root = self._target, self._speculator, place.last
+        draws, draft_draws = place.draws.copy(), place.draft_draws.copy()
         config = self._tree_config(budget)
         times = [_now(target)]
-        source = self._source(root, config)
+        source = self._source(place, root, config)
         times.append(_now(target))
         if source is None:
             draft = Draft(DraftTree.root_only(root), speculator.kind)
         else:
-            draft = speculator.build_tree(root, source, config, self._draft_draws)
+            draft = speculator.build_tree(root, source, config, draft_draws)
         times.append(_now(target))
-        outputs = target.verify_tree(self._state, draft.tree, speculator.drafter.config.tap_layers)
+        outputs = target.verify_tree(place.state, draft.tree, speculator.drafter.config.tap_layers)
         times.append(_now(target))
         rows = TargetRows(outputs.logits, self._config.sampling)
-        acceptance = speculator.rule(draft, rows, self._draws)
+        acceptance = speculator.rule(draft, rows, draws)
         times.append(_now(target))
         committed = self._clipped(acceptance.emitted(draft.tree))
         path = acceptance.path[: len(committed)]
-        self._state = target.commit(self._state, outputs.pending, path)
-        self._context = speculator.drafter.extend_context(self._context, outputs.taps[list(path)])
-        self._hidden, self._last = outputs.hidden[path[-1]], committed[-1]
-        self._produced += len(committed)
-        self._stop = self._stop_reason()
+        state = target.commit(place.state, outputs.pending, path)
+        context = speculator.drafter.extend_context(place.context, outputs.taps[list(path)])
         times.append(_now(target))
         seconds = StageSeconds(*(end - start for start, end in pairwise(times)))
         step = DecodeStep(
             draft.tree, draft.kind, draft.rounds, draft.drafter_calls, acceptance, tuple(committed), seconds
         )
-        self._steps.append(step)
+        produced, hidden = place.produced + len(committed), outputs.hidden[path[-1]]
+        steps = (*place.steps, step)
+        self._place = _Place(state, context, hidden, committed[-1], produced, draws, draft_draws, steps)
         return step
 
     def interrupt(self) -> None:
         """End the decode here; committed steps stay."""
-        if not self.is_finished:
-            self._stop = StopReason.INTERRUPTED
+        self._is_interrupted = not self.is_finished
 
     def trace(self) -> DecodeTrace:
         """Everything so far."""
@@ -187,27 +198,29 @@ class DecodeSession:
             config.stop_tokens,
             self._prompt,
             self._first,
-            tuple(self._steps),
-            self._stop,
+            self._place.steps,
+            self._stop(),
             self._prefill_seconds,
         )
 
-    def _remaining(self) -> int:
+    def _remaining(self, produced: int) -> int:
         """Tokens that may still be produced: the rest of the length limit, or of the context."""
-        room = self._target.config.max_positions - len(self._prompt) - self._produced
-        return min(self._config.max_new_tokens - self._produced, room)
+        room = self._target.config.max_positions - len(self._prompt) - produced
+        return min(self._config.max_new_tokens - produced, room)
 
     def _tree_config(self, budget: int | None) -> TreeConfig:
         """No path longer than what may still be produced, the bonus token left out."""
         tree = self._config.tree if budget is None else replace(self._config.tree, budget=budget)
-        depth = min(tree.max_depth, self._speculator.drafter.config.draft_depth, self._remaining() - 1)
+        depth = min(
+            tree.max_depth, self._speculator.drafter.config.draft_depth, self._remaining(self._place.produced) - 1
+        )
         return replace(tree, max_depth=depth) if depth > 0 else replace(tree, budget=0)
 
-    def _source(self, root: int, config: TreeConfig) -> DraftSource | None:
+    def _source(self, place: _Place, root: int, config: TreeConfig) -> DraftSource | None:
         if config.budget == 0:
             return None
         target, drafter, weaver = self._target, self._speculator.drafter, self._speculator.weaver
-        hidden, context = self._hidden, self._context
+        hidden, context = place.hidden, place.context
         if isinstance(drafter, AutoregressiveDrafter):
             return DraftSource(None, lambda: AutoregressiveSession(drafter, target, context, config.pool_size))
         marginals = drafter.propose(context, root, target)
@@ -217,18 +230,21 @@ class DecodeSession:
 
     def _clipped(self, emitted: Sequence[int]) -> list[int]:
         """The emitted tokens up to the first stop token and the length limit."""
-        kept = list(emitted[: self._remaining()])
+        kept = list(emitted[: self._remaining(self._place.produced)])
         for index, token in enumerate(kept):
             if token in self._config.stop_tokens:
                 return kept[: index + 1]
         return kept
 
-    def _stop_reason(self) -> StopReason:
-        if self._last in self._config.stop_tokens:
+    def _stop(self) -> StopReason:
+        place = self._place
+        if place.last in self._config.stop_tokens:
             return StopReason.STOP_TOKEN
-        if self._produced >= self._config.max_new_tokens:
+        if place.produced >= self._config.max_new_tokens:
             return StopReason.LENGTH
-        return StopReason.CONTEXT_FULL if self._remaining() <= 0 else StopReason.UNFINISHED
+        if self._remaining(place.produced) <= 0:
+            return StopReason.CONTEXT_FULL
+        return StopReason.INTERRUPTED if self._is_interrupted else StopReason.UNFINISHED
 
 
 def speculative_decode(

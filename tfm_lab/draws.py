@@ -39,6 +39,12 @@ class SeededDraws:
         digest = hashlib.sha256(f"{seed}/{stream}".encode()).digest()
         self._generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
 
+    def copy(self) -> "SeededDraws":
+        """A source that draws what this one would draw next, without moving it on."""
+        twin = object.__new__(SeededDraws)
+        twin._generator = self._generator.clone_state()
+        return twin
+
     def _uniform(self) -> float:
         return torch.rand((), generator=self._generator, dtype=torch.float64).item()
 

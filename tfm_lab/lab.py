@@ -36,10 +36,11 @@ def decode_all(
     traces: dict[str, DecodeTrace] = {}
     for method in methods:
         if method == AUTOREGRESSIVE:
-            traces[method] = autoregressive_decode(models.target, prompt, config)
+            trace = autoregressive_decode(models.target, prompt, config)
         else:
             speculator = make_speculator(method, models.drafter, models.weaver, config.sampling)
-            traces[method] = speculative_decode(models.target, speculator, prompt, config)
+            trace = speculative_decode(models.target, speculator, prompt, config)
+        traces[method] = trace.uninterrupted()
     return traces
 
 

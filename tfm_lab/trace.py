@@ -121,6 +121,16 @@ class DecodeTrace:
         first = () if self.first_token is None else (self.first_token,)
         return first + tuple(token for step in self.steps for token in step.committed)
 
+    def uninterrupted(self) -> "DecodeTrace":
+        """This trace, for whoever has no use for part of a decode.
+
+        Raises:
+            KeyboardInterrupt: if Ctrl-C ended it.
+        """
+        if self.stop is StopReason.INTERRUPTED:
+            raise KeyboardInterrupt
+        return self
+
     @property
     def target_calls(self) -> int:
         """Forward passes of the target after the prompt; prefill is one more in every method."""

@@ -1,5 +1,7 @@
 """The target against transformers: whole texts, prompts, every path of a tree, and states after commits."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from models.oracle import HYBRIDS, LLAMAS, NAMES, VOCABULARY, oracle_logits, pair, random_tokens, relative_error
@@ -181,3 +183,29 @@ def test_fingerprint_ignores_the_dtype_and_sees_a_changed_weight() -> None:
     with torch.no_grad():
         clone.model.norm.weight[0] += 1.0
     assert clone.fingerprint() != plain
+
+
+def test_fingerprint_sees_the_end_of_large_tensors_and_the_config_but_not_how_it_is_served() -> None:
+    target = pair("llama-grouped").target
+    clone = TargetModel(target.config)
+    clone.load_state_dict(target.state_dict())
+    with torch.no_grad():
+        clone.model.embed_tokens.weight[-1] += 1.0
+    assert clone.model.embed_tokens.weight.numel() > 4096
+    assert clone.fingerprint() != target.fingerprint()
+    for changes, is_same in (
+        ({"rope_theta": 5.0}, False),
+        ({"rms_norm_epsilon": 0.1}, False),
+        ({"stop_tokens": (7,), "max_positions": 9}, True),
+    ):
+        other = TargetModel(replace(target.config, **changes))
+        other.load_state_dict(target.state_dict())
+        assert (other.fingerprint() == target.fingerprint()) is is_same
+
+
+def test_writes_of_another_text_of_the_same_length_are_not_committed() -> None:
+    target, tree = pair("hybrid-plain").target, tree_case("binary-31")
+    ours, theirs = (target.prefill(random_tokens(10, seed)).state for seed in (1, 2))
+    pending = target.verify_tree(theirs, tree).pending
+    with pytest.raises(ValueError, match="belong to another state"):
+        target.commit(ours, pending, [0])

@@ -95,7 +95,7 @@ def bench_decode(
                 speculator = make_speculator(method, bundle.drafter, bundle.weaver, sampling)
                 trace = speculative_decode(bundle.target, speculator, prompt, config)
             if index:
-                traces[method].append(trace)
+                traces[method].append(trace.uninterrupted())
             if on_decode is not None:
                 on_decode()
     return [_stage_table(method, 0 if method == AUTOREGRESSIVE else budget, traces[method]) for method in methods]

@@ -107,7 +107,7 @@ def _evaluate_context(
             evaluation.seed,
         )
         if setting.temperature == 0.0 and is_varied is None:
-            plain = autoregressive_decode(bundle.target, prompt, config).tokens
+            plain = autoregressive_decode(bundle.target, prompt, config).uninterrupted().tokens
             is_varied = len(set(plain)) >= evaluation.least_distinct * len(plain)
         record: dict[str, Any] = {"context": context.name, "kind": context.kind} | asdict(setting)
         if setting.temperature == 0.0 and not is_varied:
@@ -139,9 +139,9 @@ def _check(bundle: Bundle, contexts: Sequence[Context], evaluation: Evaluation) 
 
 def _decode(bundle: Bundle, setting: Setting, prompt: Sequence[int], config: DecodeConfig) -> DecodeTrace:
     if setting.method == AUTOREGRESSIVE:
-        return autoregressive_decode(bundle.target, prompt, config)
+        return autoregressive_decode(bundle.target, prompt, config).uninterrupted()
     speculator = make_speculator(setting.method, bundle.drafter, bundle.weaver, config.sampling)
-    return speculative_decode(bundle.target, speculator, prompt, config)
+    return speculative_decode(bundle.target, speculator, prompt, config).uninterrupted()
 
 
 def _figures(trace: DecodeTrace) -> dict[str, Any]:

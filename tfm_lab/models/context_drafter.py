@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from tfm_lab.models.config import DrafterConfig
+from tfm_lab.models.fingerprint import fingerprint
 from tfm_lab.models.layers import GatedMLP, RMSNorm, Rotary, attend, merge_heads, split_heads
 from tfm_lab.models.state import KeyValueBuffer
 from tfm_lab.models.target import TargetModel
@@ -111,6 +112,10 @@ class ContextDrafter(nn.Module):
                     f"the drafter was made for another target: its {what} is {drafter_has}, "
                     f"the target's is {target_has}"
                 )
+
+    def fingerprint(self) -> str:
+        """Identity of config and weights."""
+        return fingerprint(self, self.config)
 
     @torch.no_grad()
     def empty_context(self) -> DraftContext:

@@ -120,8 +120,12 @@ LayerWrites = AttentionWrites | DeltaNetWrites
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingWrites:
-    """What a tree verification leaves for :meth:`TargetModel.commit`; belongs to the state that was verified."""
+    """What a tree verification leaves for :meth:`TargetModel.commit`.
 
-    length: int
+    Attributes:
+        verified: the state that was verified, and the only one to which these writes can be committed.
+    """
+
+    verified: TargetState
     parents: tuple[int, ...]
     layers: tuple[LayerWrites, ...]

@@ -4,7 +4,6 @@ The module tree carries the parameter names of Hugging Face checkpoints. ``forwa
 on batches; ``prefill``, ``verify_tree`` and ``commit`` are the decoding interface for one text.
 """
 
-import hashlib
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from tfm_lab import gdn
 from tfm_lab.models.attention import TargetAttention
 from tfm_lab.models.config import LINEAR_ATTENTION, TargetConfig
 from tfm_lab.models.delta_net import GatedDeltaNet
+from tfm_lab.models.fingerprint import fingerprint
 from tfm_lab.models.layers import GatedMLP, RMSNorm, Rotary
 from tfm_lab.models.state import (
     AttentionState,
@@ -239,7 +239,7 @@ class TargetModel(nn.Module):
             outputs.append(x)
             writes.append(layer_writes)
         hidden = self.model.norm(x)[0]
-        pending = PendingWrites(length, tuple(tree.parents.tolist()), tuple(writes))
+        pending = PendingWrites(state, tuple(tree.parents.tolist()), tuple(writes))
         return TreeOutputs(self.logits(hidden), hidden, _taps(outputs, tap_layers, x)[0], pending)
 
     @torch.no_grad()
@@ -247,12 +247,12 @@ class TargetModel(nn.Module):
         """The state after the nodes on ``path``: the root first, each node the parent of the next.
 
         Raises:
-            ValueError: if ``path`` is not such a path, or ``pending`` belongs to a state of another length.
+            ValueError: if ``path`` is not such a path, or ``pending`` belongs to another state.
         """
-        if pending.length != state.length:
+        if pending.verified is not state:
             raise ValueError(
-                f"this verification started at length {pending.length}, the state has length {state.length}; "
-                "commit to the state that was verified"
+                f"these writes belong to another state (of length {pending.verified.length}, this one has "
+                f"{state.length}); commit to the state that was verified"
             )
         if not path or path[0] != 0 or any(not 0 <= node < len(pending.parents) for node in path):
             raise ValueError(f"a path to commit starts at the root and stays in the tree, got {list(path)}")
@@ -267,16 +267,8 @@ class TargetModel(nn.Module):
         return TargetState(state.length + len(path), tuple(layers))
 
     def fingerprint(self) -> str:
-        """Identity of the weights: a drafter records that of the target it was trained for.
-
-        A hash over every parameter's name, shape and first values in bfloat16, so that the compute dtype and the
-        sharding of the checkpoint do not matter.
-        """
-        digest = hashlib.sha256()
-        for name, parameter in sorted(self.named_parameters()):
-            head = parameter.detach().reshape(-1)[:4096].to("cpu", torch.bfloat16).view(torch.int16).numpy()
-            digest.update(f"{name} {tuple(parameter.shape)}".encode() + head.tobytes())
-        return digest.hexdigest()[:16]
+        """Identity of config and weights: a drafter records that of the target it was trained for."""
+        return fingerprint(self, self.config)
 
     @property
     def _layers(self) -> list[DecoderLayer]:

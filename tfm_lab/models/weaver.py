@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tfm_lab.drafting.types import CandidatePool, Marginals, OpenNode, Proposal
 from tfm_lab.models.config import WeaverConfig
+from tfm_lab.models.fingerprint import fingerprint
 from tfm_lab.models.layers import RMSNorm, Rotary, attend, merge_heads, split_heads
 from tfm_lab.models.target import TargetModel
 
@@ -87,6 +88,10 @@ class Weaver(nn.Module):
                 f"the Weaver was made for another target: its width is {self.config.target_width}, "
                 f"the target's is {target.config.hidden_size}"
             )
+
+    def fingerprint(self) -> str:
+        """Identity of config and weights."""
+        return fingerprint(self, self.config)
 
     def prefix_tokens(
         self, target_hidden: Float[Tensor, "batch channels"], drafter_hidden: Float[Tensor, "batch drafts channels"]
