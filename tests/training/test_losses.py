@@ -73,7 +73,7 @@ def test_tokens_without_probability_are_no_trouble() -> None:
     target = torch.tensor([[[1.0, 0.0, 0.0]], [[0.0, 0.0, 0.0]]])
     log_q = torch.log_softmax(torch.tensor([[[0.0, -200.0, 3.0]]] * 2), dim=-1).requires_grad_(True)
     figures = compare(target, log_q)
-    lk_loss(figures, 3.0).backward()
+    lk_loss(figures, 3.0, None).backward()
     assert log_q.grad is not None
     for values in (figures.pool_mass, figures.acceptance, figures.divergence, log_q.grad):
         assert bool(values.isfinite().all())
@@ -121,15 +121,22 @@ def test_no_gradient_flows_through_the_mixing_weight() -> None:
 def test_the_other_objectives_by_hand() -> None:
     figures = comparison(torch.stack([TARGET, TARGET]), torch.stack([WEAVER, WEAVER.flip(0)]))
     accepted = torch.tensor([0.2 + 0.2 + 0.1, 0.5 + 0.2 + 0.1])
-    assert float(WEAVER_LOSSES["tv"](figures, 3.0)) == pytest.approx(1.0 - float(accepted.mean()))
-    assert float(WEAVER_LOSSES["kl"](figures, 3.0)) == pytest.approx(float(figures.divergence.mean()))
-    assert float(WEAVER_LOSSES["ce"](figures, 3.0)) == pytest.approx(-(math.log(0.2) + math.log(0.5)) / 2)
+    assert float(WEAVER_LOSSES["tv"](figures, 3.0, None)) == pytest.approx(1.0 - float(accepted.mean()))
+    assert float(WEAVER_LOSSES["kl"](figures, 3.0, None)) == pytest.approx(float(figures.divergence.mean()))
+    assert float(WEAVER_LOSSES["ce"](figures, 3.0, None)) == pytest.approx(-(math.log(0.2) + math.log(0.5)) / 2)
     assert WEAVER_LOSSES["lk"] is lk_loss
+
+
+def test_the_mixture_can_be_set_by_the_acceptance_of_a_larger_batch() -> None:
+    figures = comparison(TARGET.expand(1, 2, 3), torch.stack([WEAVER, WEAVER.flip(0)]).unsqueeze(0))
+    own = figures.acceptance.mean(0)
+    assert float(lk_loss(figures, 3.0, own)) == pytest.approx(float(lk_loss(figures, 3.0)))
+    assert float(lk_loss(figures, 3.0, torch.zeros(2))) == pytest.approx(float(figures.divergence.mean()))
 
 
 def test_a_next_token_outside_the_pool_teaches_cross_entropy_nothing() -> None:
     logits = torch.randn(3, requires_grad=True)
     figures = PoolComparison(TARGET, logits.log_softmax(-1), torch.zeros(3, dtype=torch.bool))
-    WEAVER_LOSSES["ce"](figures, 3.0).backward()
+    WEAVER_LOSSES["ce"](figures, 3.0, None).backward()
     assert logits.grad is not None
     assert logits.grad.eq(0).all()

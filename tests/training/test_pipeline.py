@@ -101,6 +101,7 @@ def test_a_stage_out_of_time_writes_no_model_and_goes_on_later(tiny_work: Path, 
         ("drafter", "model/target", "train the target first with 'tfm-lab train target'"),
         ("weaver", "model/target", "train the target first with 'tfm-lab train target'"),
         ("weaver", "model/drafter", "train the drafter first with 'tfm-lab train drafter'"),
+        ("autoregressive", "model/target", "train the target first with 'tfm-lab train target'"),
     ],
 )
 def test_a_missing_stage_is_named(tiny_work: Path, tmp_path: Path, stage: str, missing: str, sentence: str) -> None:
@@ -136,7 +137,9 @@ def test_texts_that_repeat_themselves_are_left_out(tiny_work: Path, tmp_path: Pa
     [("wikipedia", "the corpus has no source 'wikipedia'; use some of stdlib, packages"), ("chat", "give --chat FILE")],
 )
 def test_an_unknown_source_is_refused_before_anything_is_written(tmp_path: Path, source: str, sentence: str) -> None:
-    recipe = replace(short_recipe(), corpus=replace(short_recipe().corpus, sources=("stdlib", source)))
+    recipe = short_recipe()
+    assert recipe.corpus is not None
+    recipe = replace(recipe, corpus=replace(recipe.corpus, sources=("stdlib", source)))
     with pytest.raises(ValueError, match=sentence):
         prepare_corpus(Work(tmp_path / "work"), recipe, None)
     assert not (tmp_path / "work").exists()

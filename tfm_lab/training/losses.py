@@ -7,8 +7,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tfm_lab.training.distributed import mean_over_processes
-
 
 def position_weights(drafts: int, gamma: float, device: torch.device | str = "cpu") -> Float[Tensor, " drafts"]:
     """w_k = exp(-(k - 1) / gamma) for draft positions k = 1..drafts: an early miss costs the whole rest of the block.
@@ -56,24 +54,28 @@ class PoolComparison:
         self.divergence = (torch.xlogy(renormalised, renormalised) - renormalised * log_q).sum(-1)
 
 
-def lk_loss(comparison: PoolComparison, eta: float) -> Float[Tensor, ""]:
+def lk_loss(comparison: PoolComparison, eta: float, level: Float[Tensor, " depth"] | None = None) -> Float[Tensor, ""]:
     """Adaptive mixture of KL and TV: lambda KL + (1 - lambda) TV with lambda = exp(-eta * acceptance).
 
     The last axis is depth; lambda is one number per depth, the batch mean, without gradient. While acceptance is low
     the well-behaved KL dominates; as it rises the loss turns into TV, the very quantity that decides acceptance.
 
+    Args:
+        level: mean acceptance by depth where it is known over more than this comparison (all processes of a training).
+
     Source: LK losses, arXiv 2602.23881 (eta = 3 is the published default).
     """
     acceptance = comparison.acceptance.flatten(0, -2)
     divergence = comparison.divergence.flatten(0, -2)
-    share = torch.exp(-eta * mean_over_processes(acceptance.mean(0)))
+    share = torch.exp(-eta * (acceptance.detach().mean(0) if level is None else level))
     return (share * divergence + (1.0 - share) * (1.0 - acceptance)).mean()
 
 
-WEAVER_LOSSES: dict[str, Callable[[PoolComparison, float], Tensor]] = {
+WEAVER_LOSSES: dict[str, Callable[[PoolComparison, float, Tensor | None], Tensor]] = {
     "lk": lk_loss,
-    "kl": lambda comparison, eta: comparison.divergence.mean(),
-    "tv": lambda comparison, eta: 1.0 - comparison.acceptance.mean(),
-    "ce": lambda comparison, eta: comparison.surprise.mean(),
+    "kl": lambda comparison, eta, level: comparison.divergence.mean(),
+    "tv": lambda comparison, eta, level: 1.0 - comparison.acceptance.mean(),
+    "ce": lambda comparison, eta, level: comparison.surprise.mean(),
 }
-"""What a Weaver can be trained on: the adaptive mixture, either of its parts, or the text alone. Only lk reads eta."""
+"""What a Weaver can be trained on: the adaptive mixture, either of its parts, or the text alone. Only lk reads eta and
+the level."""

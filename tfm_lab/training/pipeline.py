@@ -1,10 +1,12 @@
 """The stages of training a bundle. Each reads what the one before wrote in the same work folder.
 
-corpus.npz, held_out.npz, held_out.jsonl, tokenizer.json   prepare_corpus
-target/   (run) and model/target                           train_target
+corpus.npz, held_out.npz, held_out.jsonl, tokenizer.json   prepare_corpus     (for a target of its own)
+target/   (run) and model/target                           train_target       (for a target of its own)
+prompts.jsonl                                              collect_prompts    (if the recipe's text starts from prompts)
 text.npz, held_out_text.npz                                write_text
 drafter/  (run) and model/drafter                          train_drafter
 weaver/   (run) and model/weaver                           train_weaver
+autoregressive/ (run) and model/autoregressive             train_autoregressive
 """
 
 import json
@@ -12,38 +14,43 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from tfm_lab.bundle import load_tokenizer
-from tfm_lab.models.checkpoint import load_drafter, load_target, save_drafter, save_target, save_weaver
+from tfm_lab.bundle import DESCRIPTION, TargetOnly, load_target_only, load_tokenizer
+from tfm_lab.fetching import names
+from tfm_lab.models.checkpoint import load_drafter, save_autoregressive, save_drafter, save_target, save_weaver
 from tfm_lab.models.target import TargetModel
 from tfm_lab.training.corpus import Document, sources, split
 from tfm_lab.training.data import (
-    PackedCorpus,
-    WrittenTexts,
     load_packed,
     load_written,
     pack,
     save_packed,
     save_written,
 )
+from tfm_lab.training.distributed import process_rank
 from tfm_lab.training.fit import FitConfig, Progress, Task, fit
-from tfm_lab.training.initialise import new_drafter, new_target, new_weaver
-from tfm_lab.training.recipe import Recipe
-from tfm_lab.training.sampling import sample_texts
+from tfm_lab.training.initialise import new_autoregressive, new_drafter, new_target, new_weaver
+from tfm_lab.training.prompts import READERS, load_prompts, save_prompts
+from tfm_lab.training.recipe import CorpusRecipe, DrafterRecipe, Recipe, TargetRecipe
 from tfm_lab.training.tasks import BlockData, DrafterTask, TargetTask, WeaverTask
-from tfm_lab.training.tokenizer import END_OF_TEXT, MASK, TURN_END, save_tokenizer, token_id, train_tokenizer
+from tfm_lab.training.tokenizer import END_OF_TEXT, TURN_END, save_tokenizer, token_id, train_tokenizer
+from tfm_lab.training.writing import continue_prompts, corpus_openings, encode_prompts, prompt_openings
 
 TOKENIZER_CHARACTERS = 6_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A work folder, where to compute, and how to report."""
+    """A work folder, where to compute, and how to report.
+
+    Attributes:
+        target: name or folder of an existing target, in place of the one that the recipe names.
+    """
 
     folder: Path
     device: str = "cpu"
+    target: str | None = None
     on_step: Callable[[Progress], None] | None = None
     on_note: Callable[[str], None] | None = None
     max_seconds: float | None = None
@@ -67,24 +74,27 @@ def prepare_corpus(work: Work, recipe: Recipe, chat: Path | None) -> None:
     """Collect text, train the tokenizer, tokenise, and set the held-out part aside.
 
     Raises:
-        ValueError: if a source is unknown or not installed.
+        ValueError: if a source is unknown or not installed, or the recipe is for an existing target.
     """
+    shape, target_shape = _own_target(recipe)
     available = sources(chat)
-    missing = [name for name in recipe.corpus.sources if name not in available]
+    missing = [name for name in shape.sources if name not in available]
     if missing:
         hint = "give --chat FILE" if missing == ["chat"] else f"use some of {', '.join(available)}"
         raise ValueError(f"the corpus has no source {missing[0]!r}; {hint}")
+    if chat is not None and "chat" not in shape.sources:
+        raise ValueError(f"this recipe has no source 'chat', so {chat} would not be read: leave out --chat")
     documents: list[Document] = []
-    for name in recipe.corpus.sources:
-        read = _capped(available[name].read(), recipe.corpus.characters)
+    for name in shape.sources:
+        read = _capped(available[name].read(), shape.characters)
         documents += read
         work.note(f"{name}: {len(read)} documents, {sum(len(d.text) for d in read) / 1e6:.2f} M characters")
     train, held_out = split(documents)
-    sample = [text for name in recipe.corpus.sources for text in _sample_texts(train, name)]
-    tokenizer = train_tokenizer(sample, recipe.corpus.vocabulary)
-    weights = {name: available[name].weight for name in recipe.corpus.sources}
+    sample = [text for name in shape.sources for text in _sample_texts(train, name)]
+    tokenizer = train_tokenizer(sample, shape.vocabulary)
+    weights = {name: available[name].weight for name in shape.sources}
     packed = pack(train, tokenizer, weights)
-    save_tokenizer(tokenizer, work.folder, recipe.target.max_positions)
+    save_tokenizer(tokenizer, work.folder, target_shape.max_positions)
     save_packed(packed, work.folder / "corpus.npz")
     save_packed(pack(held_out, tokenizer, weights), work.folder / "held_out.npz")
     lines = (json.dumps(asdict(document), ensure_ascii=False) for document in held_out)
@@ -95,65 +105,125 @@ def prepare_corpus(work: Work, recipe: Recipe, chat: Path | None) -> None:
 
 def train_target(work: Work, recipe: Recipe) -> bool:
     """Train the target; True when finished and written to ``model/target``."""
+    _, shape = _own_target(recipe)
     train, held_out = load_packed(work.folder / "corpus.npz"), load_packed(work.folder / "held_out.npz")
     tokenizer = load_tokenizer(work.folder)
     stops = tuple(token_id(tokenizer, token) for token in (END_OF_TEXT, TURN_END))
-    model = new_target(recipe.target.config(tokenizer.get_vocab_size(), stops), recipe.target.fit.seed).to(work.device)
-    task = TargetTask(
-        model,
-        train,
-        held_out,
-        recipe.target.batch,
-        recipe.target.length,
-        recipe.target.fit.seed,
-        torch.compile(model) if recipe.target.compile and work.device != "cpu" else model,
-    )
-    if not work.fit(task, recipe.target.fit, "target"):
+    model = new_target(shape.config(tokenizer.get_vocab_size(), stops), shape.fit.seed).to(work.device)
+    forward = torch.compile(model) if shape.compile and work.device != "cpu" else model
+    task = TargetTask(model, train, held_out, shape.batch, shape.length, shape.fit.seed, forward)
+    if not work.fit(task, shape.fit, "target"):
         return False
-    save_target(model, work.folder / "model" / "target")
-    save_tokenizer(tokenizer, work.folder / "model" / "target", recipe.target.max_positions)
+    if process_rank() == 0:
+        save_target(model, work.folder / "model" / "target")
+        save_tokenizer(tokenizer, work.folder / "model" / "target", shape.max_positions)
     return True
+
+
+def collect_prompts(work: Work, recipe: Recipe) -> None:
+    """Write the prompts that come from what is installed to ``prompts.jsonl``.
+
+    Raises:
+        ValueError: if the recipe's text starts from no prompts, or a source is not installed.
+    """
+    kinds = [kind for kind in recipe.text.prompts if kind in READERS]
+    if not kinds:
+        raise ValueError("the recipe's text starts from no prompts that could be collected")
+    prompts: list[Document] = []
+    for kind in kinds:
+        found = {document.text: document for document in READERS[kind]()}
+        prompts += found.values()
+        work.note(f"{kind}: {len(found)} prompts")
+    save_prompts(work.folder / "prompts.jsonl", prompts)
 
 
 def write_text(work: Work, recipe: Recipe) -> None:
     """Let the target continue training prompts (and held-out prompts), for drafter and Weaver to learn from."""
     text = recipe.text
-    dtype = torch.float32 if work.device == "cpu" else torch.bfloat16
-    target = load_target(_finished(work, "target"), dtype=dtype, device=work.device)
+    models = _target(work, recipe, torch.float32 if work.device == "cpu" else torch.bfloat16)
+    collected = load_prompts(work.folder / "prompts.jsonl") if set(text.prompts) & set(READERS) else []
     for name, corpus, count in (
         ("text.npz", "corpus.npz", text.texts),
         ("held_out_text.npz", "held_out.npz", text.held_out_texts),
     ):
-        written = _write(work, target, load_packed(work.folder / corpus), recipe, count)
+        is_held_out = name.startswith("held_out")
+        if text.prompts:
+            chosen = [prompt for prompt in collected if prompt.is_held_out is is_held_out]
+            seed = text.seed + is_held_out
+            openings = prompt_openings(encode_prompts(models, chosen, text, count, seed, work.note), text, count, seed)
+        else:
+            openings = corpus_openings(load_packed(work.folder / corpus), text, count)
+        written = continue_prompts(models.target, openings, text, count, work.note)
         save_written(written, work.folder / name)
         work.note(f"{name}: kept {len(written.tokens)} texts of {text.length} tokens")
 
 
 def train_drafter(work: Work, recipe: Recipe) -> bool:
     """Train the drafter on the target's own text; True when finished and written to ``model/drafter``."""
-    target = load_target(_finished(work, "target"), device=work.device)
-    mask = token_id(load_tokenizer(work.folder), MASK)
-    model = new_drafter(recipe.drafter.config(target.config, mask), target, recipe.drafter.fit.seed).to(work.device)
-    shape = recipe.drafter
-    data = _block_data(work, target, shape.batch, shape.anchors, shape.fit.seed, shape.block_size)
-    if not work.fit(DrafterTask(model, data, recipe.drafter.gamma), recipe.drafter.fit, "drafter"):
+    models, shape = _target(work, recipe), recipe.drafter
+    config = shape.config(models.target.config, token_id(models.tokenizer, shape.mask_token))
+    model = new_drafter(config, models.target, shape.fit.seed).to(work.device)
+    if not work.fit(DrafterTask(model, _drafter_data(work, models, shape), shape.gamma), shape.fit, "drafter"):
         return False
-    save_drafter(model, target, work.folder / "model" / "drafter")
+    if process_rank() == 0:
+        save_drafter(model, models.target, work.folder / "model" / "drafter")
+        _describe(work, recipe)
     return True
 
 
 def train_weaver(work: Work, recipe: Recipe) -> bool:
     """Train the Weaver on top of the frozen drafter; True when finished and written to ``model/weaver``."""
-    target = load_target(_finished(work, "target"), device=work.device)
+    target, shape = _target(work, recipe).target, recipe.weaver
     drafter = load_drafter(_finished(work, "drafter"), target)
-    config = recipe.weaver.config(target.config, drafter.config.draft_depth)
-    model = new_weaver(config, target, recipe.weaver.fit.seed).to(work.device)
-    shape = recipe.weaver
+    model = new_weaver(shape.config(target.config, drafter.config.draft_depth), target, shape.fit.seed).to(work.device)
     data = _block_data(work, target, shape.batch, shape.anchors, shape.fit.seed + 1, drafter.config.block_size)
-    if not work.fit(WeaverTask(model, drafter, data, recipe.weaver.eta), recipe.weaver.fit, "weaver"):
+    if not work.fit(WeaverTask(model, drafter, data, shape.eta, shape.objective), shape.fit, "weaver"):
         return False
-    save_weaver(model, target, work.folder / "model" / "weaver")
+    if process_rank() == 0:
+        save_weaver(model, target, work.folder / "model" / "weaver")
     return True
+
+
+def train_autoregressive(work: Work, recipe: Recipe) -> bool:
+    """Train the autoregressive drafter; True when finished and written to ``model/autoregressive``.
+
+    Raises:
+        ValueError: if the recipe has none.
+    """
+    shape = recipe.autoregressive
+    if shape is None:
+        raise ValueError("the recipe has no table 'autoregressive'; add one to train such a drafter")
+    models = _target(work, recipe)
+    config = shape.config(models.target.config, token_id(models.tokenizer, shape.mask_token))
+    model = new_autoregressive(config, models.target, shape.fit.seed).to(work.device)
+    task = DrafterTask(model, _drafter_data(work, models, shape), shape.gamma)
+    if not work.fit(task, shape.fit, "autoregressive"):
+        return False
+    if process_rank() == 0:
+        save_autoregressive(model, models.target, work.folder / "model" / "autoregressive")
+    return True
+
+
+def _own_target(recipe: Recipe) -> tuple[CorpusRecipe, TargetRecipe]:
+    if recipe.corpus is None or recipe.target is None:
+        raise ValueError(
+            f"this recipe is for the existing target {recipe.fetched!r}; go on with 'tfm-lab train prompts'"
+        )
+    return recipe.corpus, recipe.target
+
+
+def _target(work: Work, recipe: Recipe, dtype: torch.dtype = torch.float32) -> TargetOnly:
+    """The existing target, or the one that was trained in this work folder."""
+    name = work.target or recipe.fetched or str(_finished(work, "target"))
+    return load_target_only(name, dtype=dtype, device=work.device)
+
+
+def _describe(work: Work, recipe: Recipe) -> None:
+    """Name a fetched target in the bundle, so that the bundle can be loaded without being told which it is for."""
+    name = work.target or recipe.fetched
+    if name in names():
+        path = work.folder / "model" / DESCRIPTION
+        path.write_text(json.dumps({"target": name}) + "\n", encoding="utf-8")
 
 
 def _finished(work: Work, part: str) -> Path:
@@ -181,27 +251,8 @@ def _sample_texts(documents: Sequence[Document], source: str) -> list[str]:
     return [d.text for d in _capped([d for d in documents if d.source == source], TOKENIZER_CHARACTERS)]
 
 
-def _write(work: Work, target: TargetModel, corpus: PackedCorpus, recipe: Recipe, count: int) -> WrittenTexts:
-    text = recipe.text
-    generator = torch.Generator(work.device).manual_seed(text.seed)
-    kept: list[np.ndarray] = []
-    step = 0
-    while sum(len(part) for part in kept) < count:
-        size = min(text.batch, count)
-        prompts = corpus.batch(step, size, text.prompt_tokens, text.seed).to(work.device)
-        temperatures = torch.tensor(text.temperatures, device=work.device).repeat(-(-size // len(text.temperatures)))
-        tokens = sample_texts(target, prompts, text.length - text.prompt_tokens, temperatures[:size], generator)
-        array = tokens.cpu().numpy().astype(np.uint16)
-        ranked = np.sort(array[:, text.prompt_tokens :], axis=1)
-        distinct = 1 + (ranked[:, 1:] != ranked[:, :-1]).sum(axis=1)
-        varied = array[distinct >= text.least_distinct * ranked.shape[1]]
-        if not len(varied):
-            raise ValueError("the target only repeats itself; train it longer or lower least_distinct")
-        kept.append(varied)
-        step += 1
-        work.note(f"wrote {step * size} texts, kept {sum(len(part) for part in kept)}")
-    tokens = np.concatenate(kept)[:count]
-    return WrittenTexts(tokens, np.full(len(tokens), text.prompt_tokens, dtype=np.int32))
+def _drafter_data(work: Work, models: TargetOnly, shape: DrafterRecipe) -> BlockData:
+    return _block_data(work, models.target, shape.batch, shape.anchors, shape.fit.seed, shape.block_size)
 
 
 def _block_data(work: Work, target: TargetModel, batch: int, anchors: int, seed: int, block: int) -> BlockData:

@@ -17,9 +17,12 @@ from tfm_lab.models.config import (
     evenly_spaced_taps,
 )
 from tfm_lab.training.fit import FitConfig
+from tfm_lab.training.losses import WEAVER_LOSSES
+from tfm_lab.training.tokenizer import MASK
 
 SHIPPED = Path(__file__).parent.parent / "recipes"
 MOST_TOKENS = 2**16
+PROMPT_KINDS = ("chat", "maths", "code")
 Record = TypeVar("Record")
 
 
@@ -89,7 +92,9 @@ class TextRecipe:
     """Texts that the target writes.
 
     Attributes:
-        length: tokens per text, ``prompt_tokens`` of a corpus window included.
+        length: tokens per text, prompt included.
+        prompt_tokens: of a corpus window, or the most that a prompt of one of the kinds ``prompts`` may have.
+        prompts: kinds of prompts, in equal shares (see :mod:`tfm_lab.training.prompts`); none for corpus windows.
         temperatures: take turns.
         least_distinct: a text is kept if at least this share of the tokens that the target wrote are distinct.
     """
@@ -101,9 +106,13 @@ class TextRecipe:
     temperatures: tuple[float, ...]
     batch: int
     least_distinct: float
+    prompts: tuple[str, ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
+        unknown = set(self.prompts) - set(PROMPT_KINDS)
+        if unknown:
+            raise ValueError(f"there are no prompts of kind {min(unknown)!r}; use {', '.join(PROMPT_KINDS)}")
         _check_positive(self, "texts", "held_out_texts", "prompt_tokens", "batch")
         if self.length <= self.prompt_tokens:
             raise ValueError(f"length {self.length} leaves nothing to write after {self.prompt_tokens} prompt tokens")
@@ -113,7 +122,7 @@ class TextRecipe:
 
 @dataclass(frozen=True, slots=True)
 class DrafterRecipe:
-    """Shape of a DFlash drafter and how to train it."""
+    """Shape of a drafter and how to train it; factorised or autoregressive, as its place in the recipe says."""
 
     layers: int
     intermediate_size: int
@@ -127,6 +136,7 @@ class DrafterRecipe:
     fit: FitConfig
     gamma: float = 7.0
     block_size: int = 16
+    mask_token: str = MASK
 
     def __post_init__(self) -> None:
         _check_positive(self, "layers", "taps", "batch", "anchors")
@@ -165,8 +175,11 @@ class WeaverRecipe:
     positions: str = "learned"
     mlp: str = "gelu"
     eta: float = 3.0
+    objective: str = "lk"
 
     def __post_init__(self) -> None:
+        if self.objective not in WEAVER_LOSSES:
+            raise ValueError(f"objective must be one of {', '.join(WEAVER_LOSSES)}, got {self.objective!r}")
         _check_positive(self, "layers", "pool_size", "batch", "anchors")
 
     def config(self, target: TargetConfig, max_depth: int) -> WeaverConfig:
@@ -185,13 +198,27 @@ class WeaverRecipe:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """All stages of one bundle."""
+    """All stages of one bundle, with a target of its own or for one that exists already.
 
-    corpus: CorpusRecipe
-    target: TargetRecipe
+    Attributes:
+        corpus, target: what a new target is made from.
+        fetched: instead of these, the name or folder of an existing target.
+        autoregressive: for comparison; the stage is left out without it.
+    """
+
     text: TextRecipe
     drafter: DrafterRecipe
     weaver: WeaverRecipe
+    corpus: CorpusRecipe | None = None
+    target: TargetRecipe | None = None
+    fetched: str = ""
+    autoregressive: DrafterRecipe | None = None
+
+    def __post_init__(self) -> None:
+        if (self.corpus is None) != (self.target is None) or (self.target is None) != bool(self.fetched):
+            raise ValueError("a recipe has corpus and target, or names an existing target as fetched")
+        if self.fetched and not self.text.prompts:
+            raise ValueError("an existing target has no corpus to continue: name the prompts of the text")
 
 
 def load_recipe(name_or_path: str) -> Recipe:
@@ -251,6 +278,9 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     accepted = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    tables = [option for option in accepted if is_dataclass(option)]
+    if tables:
+        return _convert(tables[0], value, where)
     if type(value) not in accepted:
         raise ValueError(f"{where} must be of type {getattr(kind, '__name__', kind)}, got {value!r}")
     return value

@@ -17,7 +17,7 @@ from tfm_lab.models.target import TargetModel
 from tfm_lab.models.weaver import Weaver
 from tfm_lab.replay import DraftModels, Text, replay
 from tfm_lab.training.data import PackedCorpus, WrittenTexts
-from tfm_lab.training.distributed import shard
+from tfm_lab.training.distributed import mean_over_processes, shard
 from tfm_lab.training.fit import Metrics
 from tfm_lab.training.losses import WEAVER_LOSSES, PoolComparison, block_cross_entropy
 
@@ -187,7 +187,8 @@ class WeaverTask:
 
     def loss(self, step: int) -> tuple[Tensor, Mapping[str, Tensor]]:
         woven, _ = self._compare(*self.data.texts(step))
-        return WEAVER_LOSSES[self.objective](woven, self.eta), _by_depth("acceptance", woven.acceptance.detach())
+        level = mean_over_processes(woven.acceptance.flatten(0, -2).mean(0))
+        return WEAVER_LOSSES[self.objective](woven, self.eta, level), _by_depth("acceptance", woven.acceptance.detach())
 
     @torch.no_grad()
     def evaluate(self) -> Metrics:
@@ -198,7 +199,7 @@ class WeaverTask:
             figures = _by_depth("held_out.weaver", woven.acceptance)
             figures |= _by_depth("held_out.marginal", marginal.acceptance)
             figures |= _by_depth("held_out.pool", woven.pool_mass)
-            figures["held_out.loss"] = WEAVER_LOSSES[self.objective](woven, self.eta)
+            figures["held_out.loss"] = WEAVER_LOSSES[self.objective](woven, self.eta, None)
             for name, figure in figures.items():
                 sums[name] = sums.get(name, 0.0) + figure.item() / self.evaluation_batches
         models = DraftModels(self.data.target, self.drafter, self.model)

@@ -1,0 +1,92 @@
+"""Two processes train the weights that one process trains; gloo on CPUs, as torchrun starts them."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from training.tiny import prepared
+
+from tfm_lab.training.distributed import (
+    from_first_process,
+    mean_over_processes,
+    process_count,
+    process_rank,
+    replicated,
+    shard,
+)
+from tfm_lab.training.fit import read_history
+from tfm_lab.training.recipe import SHIPPED
+
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+
+
+def start(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python; no process of a group that hangs is left behind."""
+    with subprocess.Popen(
+        [sys.executable, *words], cwd=folder, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=300)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(words, process.returncode, output, errors)
+
+
+def train(folder: Path, *words: str, processes: int) -> str:
+    launch = ["-m", "tfm_lab"] if processes == 1 else [*TORCHRUN, str(processes), "-m", "tfm_lab"]
+    found = start(folder, *launch, "train", *words, "--device", "cpu")
+    assert found.returncode == 0, found.stderr[-3000:]
+    return found.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["target", "drafter", "weaver"])
+def test_two_processes_train_the_weights_of_one(tiny_work: Path, tmp_path: Path, stage: str) -> None:
+    """Float32 sums in another order: a few steps differ by rounding alone. The second half resumes the first."""
+    text = (SHIPPED / "tiny.toml").read_text(encoding="utf-8")
+    for steps in ("steps = 30", "steps = 20"):
+        text = text.replace(steps, "steps = 4")
+    (tmp_path / "short.toml").write_text(text.replace('optimiser = "muon"', 'optimiser = "adamw"'), encoding="utf-8")
+    states = []
+    for processes in (1, 2):
+        folder = prepared(tiny_work, tmp_path / str(processes), stage)
+        words = [stage, "--recipe", "short.toml", "--work", folder.name]
+        train(tmp_path, *words, "--minutes", "1e-9", processes=processes)
+        assert train(tmp_path, *words, processes=processes).count("step 4 ") == 1
+        states.append(load_file(folder / stage / "state" / "state.safetensors"))
+        assert len(list(read_history(folder / stage))) == 1
+    assert states[0].keys() == states[1].keys()
+    for key, tensor in states[0].items():
+        if key.startswith("model."):
+            assert torch.allclose(tensor, states[1][key], atol=2e-5, rtol=1e-4), key
+
+
+def test_text_is_not_written_by_several_processes(tiny_work: Path, tmp_path: Path) -> None:
+    prepared(tiny_work, tmp_path / "work", "drafter")
+    words = ["train", "text", "--recipe", "tiny", "--work", "work", "--device", "cpu"]
+    found = start(tmp_path, *TORCHRUN, "1", "-m", "tfm_lab", *words)
+    assert "text is written by one process; run this stage without torchrun" in found.stderr
+    assert found.returncode != 0
+
+
+def test_alone_everything_is_as_if_there_were_no_group() -> None:
+    rows, module = torch.arange(6.0, requires_grad=True), torch.nn.Linear(1, 1)
+    assert (process_count(), process_rank()) == (1, 0)
+    assert torch.equal(shard(rows), rows)
+    assert mean_over_processes(rows).requires_grad is False
+    assert replicated(module) is module
+    assert from_first_process(True) is True
+
+
+def test_a_batch_that_does_not_divide_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfm_lab.training.distributed.process_count", lambda: 4)
+    with pytest.raises(ValueError, match="a batch of 6 does not divide among 4 processes"):
+        shard(torch.zeros(6, 2))

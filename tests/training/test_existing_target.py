@@ -1,0 +1,179 @@
+"""Drafters and Weaver for a target that exists already: prompts, the texts it writes after them, and the stages."""
+
+import json
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from training.tiny import short_recipe
+
+from tfm_lab.bundle import TargetOnly, load_bundle, load_target_only
+from tfm_lab.training import prompts, writing
+from tfm_lab.training.corpus import Document
+from tfm_lab.training.data import load_written
+from tfm_lab.training.pipeline import (
+    Work,
+    collect_prompts,
+    prepare_corpus,
+    train_autoregressive,
+    train_drafter,
+    train_target,
+    train_weaver,
+    write_text,
+)
+from tfm_lab.training.prompts import (
+    CHAT,
+    CODE,
+    MATHS,
+    load_prompts,
+    read_functions,
+    save_prompts,
+    think_up_questions,
+    tokens_of,
+)
+from tfm_lab.training.recipe import Recipe
+from tfm_lab.training.writing import prompt_openings
+
+
+@pytest.fixture(scope="module")
+def models(tiny_work: Path) -> TargetOnly:
+    return load_target_only(str(tiny_work / "model" / "target"))
+
+
+def existing_recipe(target: Path, **changes: object) -> Recipe:
+    recipe = short_recipe()
+    text = replace(recipe.text, **({"prompts": (CODE,), "prompt_tokens": 40} | changes))
+    return replace(recipe, corpus=None, target=None, fetched=str(target), text=text)
+
+
+def test_functions_are_cut_behind_their_docstring() -> None:
+    found = {document.key: document.text for document in read_functions()}
+    head = found["bisect.py:insort_right"]
+    assert head.startswith("def insort_right(a, x, lo=0, hi=None, *, key=None):\n")
+    assert head.rstrip().endswith('"""')
+    assert len(found) > 1000
+    assert all(60 <= len(text) <= 1200 for text in found.values())
+
+
+def test_prompts_survive_a_file_and_anything_else_is_refused(tmp_path: Path) -> None:
+    written = [Document(CODE, "a:b", "def b():\n"), Document(MATHS, "How many?\u2028", "How many?\u2028")]
+    save_prompts(tmp_path / "prompts.jsonl", written)
+    assert load_prompts(tmp_path / "prompts.jsonl") == written
+    with pytest.raises(ValueError, match="collect the prompts first with 'tfm-lab train prompts'"):
+        load_prompts(tmp_path / "none.jsonl")
+    for content in ("{", "[]\n", '{"kind": "code"}\n'):
+        (tmp_path / "prompts.jsonl").write_text(content)
+        with pytest.raises(ValueError, match="is not a file of prompts"):
+            load_prompts(tmp_path / "prompts.jsonl")
+
+
+def test_questions_go_into_the_chat_format_and_code_stays_as_it_is(models: TargetOnly) -> None:
+    assert tokens_of(models, Document(MATHS, "k", "Why?")) == models.chat("Why?")
+    assert tokens_of(models, Document(CODE, "k", "def f():")) == models.encode("def f():")
+
+
+def test_questions_are_what_the_target_says_in_the_users_turn(
+    models: TargetOnly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = [
+        "What is a database?<|im_end|>\n<|im_start|>assistant\nA",
+        "  What is a database? <|im_end|>",
+        "Why is the sky blue?<|im_end|>",
+        "Too short<|im_end|>",
+        "This one never comes to an end",
+        "A mark <|im_start|> inside of it<|im_end|>",
+        "Why do cats sleep so much?<|im_end|>",
+    ]
+    seen: list[str] = []
+
+    def scripted(target: object, prefix: torch.Tensor, new_tokens: int, *_: object) -> torch.Tensor:
+        seen.append(models.decode(prefix[0].tolist()))
+        rows = [models.encode(turn)[:new_tokens] for turn in turns]
+        filled = torch.tensor([[*row, *[0] * (new_tokens - len(row))] for row in rows])
+        return torch.cat([prefix[: len(rows)], filled], dim=1)
+
+    monkeypatch.setattr(prompts, "sample_texts", scripted)
+    questions = think_up_questions(models, 3, torch.Generator(), most=len(turns))
+    assert questions == ["What is a database?", "Why is the sky blue?", "Why do cats sleep so much?"]
+    assert set(seen) == {"<|im_start|>user\n"}
+
+
+def test_a_target_that_asks_nothing_is_refused(models: TargetOnly, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "sample_texts", lambda target, prefix, *_: prefix.repeat(1, 3))
+    with pytest.raises(ValueError, match="hardly ever finishes a question of its own"):
+        think_up_questions(models, 3, torch.Generator().manual_seed(0), most=64)
+
+
+def test_batches_hold_prompts_of_about_one_length_and_every_kind_equally_often() -> None:
+    kinds = {CHAT: [[1] * n for n in range(5, 25)], CODE: [[2] * n for n in (3, 40)]}
+    text = replace(short_recipe().text, batch=4)
+    openings = prompt_openings(kinds, text, 16, seed=0)
+    batches = [next(openings) for _ in range(4)]
+    lengths = [row.tolist() for _, row in batches]
+    assert sorted(chain.from_iterable(lengths))[-4:] == [40] * 4
+    spans = [max(row) - min(row) for row in lengths]
+    assert sorted(spans)[:3] < [16] * 3
+    first = [token for tokens, _ in batches for token in tokens[:, 0].tolist()]
+    assert first.count(1) == first.count(2) == 8
+    for tokens, row in batches:
+        for line, length in zip(tokens.tolist(), row.tolist(), strict=True):
+            assert set(line[:length]) in ({1}, {2})
+            assert set(line[length:]) <= {0}
+    again = prompt_openings(kinds, text, 16, seed=0)
+    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(batches, again, strict=False))
+
+
+@pytest.mark.slow
+def test_all_stages_for_an_existing_target(tiny_work: Path, tmp_path: Path) -> None:
+    target = tiny_work / "model" / "target"
+    recipe, work = existing_recipe(target, length=150, prompt_tokens=110), Work(tmp_path / "work")
+    collect_prompts(work, recipe)
+    collected = load_prompts(tmp_path / "work" / "prompts.jsonl")
+    write_text(work, recipe)
+    assert train_drafter(work, recipe)
+    assert train_weaver(work, recipe)
+    assert train_autoregressive(work, recipe)
+    assert not (tmp_path / "work" / "model" / "target").exists()
+    bundle = load_bundle(str(tmp_path / "work" / "model"), target=str(target))
+    sides = {True: set[str](), False: set[str]()}
+    for prompt in collected:
+        sides[prompt.is_held_out].add(prompt.text)
+    for name, is_held_out in (("text.npz", False), ("held_out_text.npz", True)):
+        written = load_written(tmp_path / "work" / name)
+        assert written.tokens.shape[1] == recipe.text.length
+        for row, start in zip(written.tokens.tolist(), written.written_from.tolist(), strict=True):
+            assert bundle.decode(row[:start]) in sides[is_held_out]
+    assert len(np.unique(load_written(tmp_path / "work" / "text.npz").written_from)) > 1
+
+
+def test_a_fetched_target_is_named_in_the_bundle(
+    tiny_work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tfm_lab.training import pipeline
+
+    real = pipeline.load_target_only
+    target = str(tiny_work / "model" / "target")
+    monkeypatch.setattr(pipeline, "load_target_only", lambda name, **options: real(target, **options))
+    folder = tmp_path / "work"
+    folder.mkdir()
+    for name in ("text.npz", "held_out_text.npz"):
+        (folder / name).write_bytes((tiny_work / name).read_bytes())
+    recipe = replace(existing_recipe(Path("x")), fetched="smollm2")
+    assert train_drafter(Work(folder), recipe)
+    assert json.loads((folder / "model" / "bundle.json").read_text()) == {"target": "smollm2"}
+
+
+def test_stages_of_an_own_target_refuse_an_existing_one(tiny_work: Path, tmp_path: Path) -> None:
+    recipe = existing_recipe(tiny_work / "model" / "target")
+    for stage in (lambda work: prepare_corpus(work, recipe, None), lambda work: train_target(work, recipe)):
+        with pytest.raises(ValueError, match="is for the existing target"):
+            stage(Work(tmp_path / "work"))
+    with pytest.raises(ValueError, match="starts from no prompts that could be collected"):
+        collect_prompts(Work(tmp_path / "work"), short_recipe())
+    with pytest.raises(ValueError, match="no prompts of kind 'code' of at most 40 tokens"):
+        writing.encode_prompts(load_target_only(recipe.fetched), [], recipe.text, 4, seed=0, note=lambda message: None)
+    with pytest.raises(ValueError, match="has no table 'autoregressive'"):
+        train_autoregressive(Work(tmp_path / "work"), replace(recipe, autoregressive=None))
