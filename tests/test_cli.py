@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import nbformat
 import pytest
 from notebook_builder import EXPECTED, METRIC, write_notebook
 
+from tfm_lab.__main__ import start
 from tfm_lab.cli import main as cli
 from tfm_lab.environment import Finding, inspect_environment
 from tfm_lab.runner.execute import Execution
@@ -67,6 +69,13 @@ def test_help_does_not_import_torch() -> None:
         (ValueError("budget must be positive,\n  got -1."), 2, "Error: budget must be positive, got -1\n"),
         (FileNotFoundError("no bundle here: run make lab"), 2, "Error: no bundle here: run make lab\n"),
         (FileNotFoundError(2, "No such file or directory", "a.json"), 2, "Error: there is no file a.json\n"),
+        (
+            PermissionError(13, "Permission denied", "a.json"),
+            2,
+            "Error: cannot read or write a.json: Permission denied\n",
+        ),
+        (OSError(28, "No space left on device"), 2, "Error: reading or writing failed: No space left on device\n"),
+        (ConnectionError("the index does not answer."), 2, "Error: the index does not answer\n"),
         (click.ClickException("cannot do that."), 1, "Error: cannot do that\n"),
         (KeyboardInterrupt(), 130, "Error: interrupted\n"),
     ],
@@ -104,6 +113,8 @@ def test_the_traceback_can_be_asked_for(monkeypatch: pytest.MonkeyPatch, capsys:
         (["doctor", "--yaml"], "No such option '--yaml' (see tfm-lab doctor --help)"),
         (["run", "-p", "BUDGET"], "(see tfm-lab run --help)"),
         (["run", "--timeout", "long"], "(see tfm-lab run --help)"),
+        (["run", "--timeout", "nan"], "time limits must be positive, got nan s"),
+        (["run", "--out", "notes.txt/report"], "cannot write notes.txt/report/index.html: "),
         (["run", "elsewhere/99_nothing.ipynb"], "there is no notebook elsewhere/99_nothing.ipynb"),
         (["run", "--update", "-p", "BUDGET", "3"], "--update and --render need the default parameters"),
     ],
@@ -116,6 +127,7 @@ def test_bad_usage_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("my notes")
     assert run(*words) == 2
     error = capsys.readouterr().err
     assert error.startswith("Error: ")
@@ -127,6 +139,26 @@ def test_a_closed_pipe_is_no_error() -> None:
     command = f"'{sys.executable}' -m tfm_lab run --help | true"
     answer = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
     assert answer.stderr == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_full_disk_under_standard_output_is_one_sentence() -> None:
+    command = f"'{sys.executable}' -m tfm_lab run --help > /dev/full"
+    answer = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert answer.returncode == 2
+    assert answer.stderr == "Error: reading or writing failed: No space left on device\n"
+
+
+def test_ctrl_c_while_the_command_line_is_imported_ends_it_quietly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pressed = ModuleType("tfm_lab.cli.main")
+    pressed.__getattr__ = lambda name: signal.raise_signal(signal.SIGINT)  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "tfm_lab.cli.main", pressed)
+    with pytest.raises(SystemExit) as exit_info:
+        start()
+    assert exit_info.value.code == 130
+    assert capsys.readouterr().err == ""
 
 
 def test_doctor_finds_what_the_tests_need(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,10 @@
 """``tfm-lab decode``: what it prints, what it writes, and what it says about input that cannot work."""
 
 import io
+import os
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -176,6 +178,7 @@ def test_ctrl_c_before_the_first_step_exits_with_130(
         ([PROMPT, "--dtype", "float16"], "'float16' is not one of 'float32', 'float64', 'bfloat16'"),
         ([PROMPT, "--budget", "-1"], "budget must be 0 or more proposed nodes, got -1"),
         ([PROMPT, "--budget", "many"], "'many' is not a valid integer"),
+        ([PROMPT, "--budget", "2000"], "budget must be at most 1024 proposed nodes, got 2000"),
         ([PROMPT, "--width", "0"], "width must be at least 1 node per drafter call, got 0"),
         ([PROMPT, "--temperature", "-1"], "temperature must be zero or a positive number, got -1.0"),
         ([PROMPT, "--temperature", "nan"], "temperature must be zero or a positive number, got nan"),
@@ -187,6 +190,9 @@ def test_ctrl_c_before_the_first_step_exits_with_130(
         (["many words " * 200], "tokens do not fit the target's context of 256; shorten the prompt"),
         ([PROMPT, "--json", "missing/trace.json"], "cannot write missing/trace.json: its folder does not exist"),
         ([PROMPT, "--json", "."], "File '.' is a directory"),
+        ([PROMPT, "--json", "x" * 300], "xxx: File name too long"),
+        ([PROMPT, "--json", "circle"], "cannot write circle: it is a link to itself"),
+        (["a\udcff"], "the prompt is not valid UTF-8"),
         ([], "Missing argument 'PROMPT'"),
         ([PROMPT, "more"], "Got unexpected extra argument (more)"),
     ],
@@ -201,6 +207,7 @@ def test_bad_input_is_one_sentence(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     options = ["--json", "trace.json"] if "--json" not in words else []
+    Path("circle").symlink_to("circle")
     assert_refused([*decode, *options, *words], sentence, tmp_path, capsys)
 
 
@@ -209,6 +216,58 @@ def test_nothing_on_standard_input_is_refused(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     assert_refused([*decode, "-"], "the prompt is empty", tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    ("stream", "sentence"),
+    [
+        (io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8"), "the prompt is not valid UTF-8"),
+        (io.StringIO("a\udcff"), "the prompt is not valid UTF-8"),
+        (None, "standard input is closed"),
+    ],
+)
+def test_standard_input_that_holds_no_text_is_refused(
+    decode: list[str],
+    tmp_path: Path,
+    stream: io.TextIOBase | None,
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "stdin", stream)
+    assert_refused([*decode, "-"], sentence, tmp_path, capsys)
+
+
+def test_a_trace_goes_through_links_and_into_pipes(decode: list[str]) -> None:
+    Path("folder").mkdir()
+    Path("link.json").symlink_to("folder/trace.json")
+    for _ in range(2):  # a link to nothing, then a link to a file
+        assert run(*decode, PROMPT, *SHORT, "--json", "link.json") == 0
+        assert Path("link.json").is_symlink()
+        assert [path.name for path in Path("folder").iterdir()] == ["trace.json"]
+    os.mkfifo("pipe.json")
+    with subprocess.Popen(["cat", "pipe.json"], stdout=subprocess.PIPE, text=True) as reader:
+        assert run(*decode, PROMPT, *SHORT, "--json", "pipe.json") == 0
+        piped, _ = reader.communicate()
+    assert Path("pipe.json").is_fifo()
+    traces = [DecodeTrace.from_json(text) for text in (piped, Path("folder/trace.json").read_text())]
+    assert traces[0].tokens == traces[1].tokens
+
+
+def test_the_longest_file_name_that_there_can_be_is_written(decode: list[str], tmp_path: Path) -> None:
+    name = "x" * 250 + ".json"
+    assert run(*decode, PROMPT, *SHORT, "--json", name) == 0
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_the_text_is_printed_even_if_its_trace_cannot_be_written(
+    decode: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*decode, PROMPT, *SHORT, "--json", "/dev/full") == 2
+    captured = capsys.readouterr()
+    assert captured.err == "Error: cannot write /dev/full: No space left on device\n"
+    assert "mean accepted length" in captured.out
 
 
 def test_auto_takes_the_gpu_when_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

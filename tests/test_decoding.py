@@ -1,11 +1,13 @@
 """The decoding loop: identical text, one committed state, honest stops, and no residue."""
 
 import contextlib
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import cycle
+from typing import Any
 
 import pytest
 import torch
@@ -328,6 +330,65 @@ def test_a_trace_survives_json() -> None:
     for text in ("", "[]", "{}", '{"format":"tfm_lab.trace/1"}'):
         with pytest.raises(ValueError, match="not a decode trace"):
             DecodeTrace.from_json(text)
+
+
+@cache
+def small_trace_as_json() -> str:
+    speculator = small_speculator("hybrid-grouped", "tfm", GREEDY)
+    return speculative_decode(tiny_target("hybrid-grouped"), speculator, PROMPT, small_config()).to_json()
+
+
+def change(fields: dict[str, Any], place: tuple[str | int, ...], value: object) -> None:
+    for key in place[:-1]:
+        fields = fields[key]  # pyright: ignore[reportArgumentType]
+    fields[place[-1]] = value  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "sentence"),
+    [
+        (("steps",), {}, "steps must be a list"),
+        (("steps",), ["a"], "steps must be a list"),
+        (("steps", 0, "path"), [0, 99], "node 99 is not in a tree"),
+        (("steps", 0, "path"), [], r"\[\] is no path"),
+        (("steps", 0, "path"), [1], r"\[1\] is no path"),
+        (("steps", 0, "committed"), [1, 2, 3, 4, 5, 6, 7, 8, 9], "are not those of the accepted path"),
+        (("steps", 0, "committed"), [], "are not those of the accepted path"),
+        (("steps", 0, "tokens", 1), 2**70, "tokens must be a whole number"),
+        (("steps", 0, "tokens", 0), 1, "the root of step 0 is not the last token of the text so far"),
+        (("steps", 0, "parents", 1), 0.5, "parents must be a whole number"),
+        (("steps", 0, "log_probs"), "abc", "log_probs must be a list"),
+        (("steps", 0, "kind"), "q", "'q' is not a valid TreeKind"),
+        (("steps", 0, "rounds"), 3, "rounds must be a list"),
+        (("steps", 0, "rounds", 0, "added"), [99], "names nodes that a tree of"),
+        (("steps", 0, "rounds", 0, "offered"), [[1]], "not a decode trace"),
+        (("steps", 0, "seconds", "draft"), -1.0, "draft must be a number of seconds, got -1.0"),
+        (("prompt",), "abc", "prompt must be a list"),
+        (("prompt",), [True], "prompt must be a list of the right items"),
+        (("seed",), "x", "seed must be a whole number, got 'x'"),
+        (("method",), 5, "method must be a text, got 5"),
+        (("max_new_tokens",), 3, "new tokens, but max_new_tokens is 3"),
+        (("first_token",), None, "the root of step 0"),
+        (("sampling", "temperature"), "x", "temperature and top_p must be"),
+        (("tree", "budget"), "x", "budget must be a whole number in range, got 'x'"),
+        (("tree", "budget"), 5000, "a larger tree"),
+        (("tree",), [], "tree must be an object"),
+        (("sampling",), [], "not a decode trace"),
+        (("steps", 0, "seconds"), [], "not a decode trace"),
+        (("stop",), "never", "'never' is not a valid StopReason"),
+        (("prefill_seconds",), float("nan"), "prefill_seconds must be a number of seconds, got nan"),
+    ],
+)
+def test_a_trace_whose_parts_do_not_fit_is_refused(place: tuple[str | int, ...], value: object, sentence: str) -> None:
+    fields = json.loads(small_trace_as_json())
+    change(fields, place, value)
+    with pytest.raises(ValueError, match=sentence):
+        DecodeTrace.from_json(json.dumps(fields))
+
+
+def test_a_text_nested_too_deeply_is_no_trace() -> None:
+    with pytest.raises(ValueError, match="not a decode trace"):
+        DecodeTrace.from_json("[" * 100_000)
 
 
 def test_every_emitted_token_is_counted_once() -> None:

@@ -51,6 +51,7 @@ def test_stable_topk_is_the_beginning_of_a_stable_sort(count: int) -> None:
     ("arguments", "message"),
     [
         ({"budget": -1}, "budget must be 0 or more proposed nodes, got -1"),
+        ({"budget": 1025}, "budget must be at most 1024 proposed nodes, got 1025: the cost of a larger tree grows"),
         ({"max_depth": 0}, "max_depth must be at least 1, got 0"),
         ({"children": 0}, "children must be at least 1, got 0"),
         ({"pool_size": 0}, "pool_size must be at least 1, got 0"),

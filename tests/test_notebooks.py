@@ -15,3 +15,35 @@ NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_its_numbers_hold(path: Path) -> None:
     assert run_notebook(prepare_job(path, {}), Limits()).problems == ()
+
+
+@pytest.mark.notebooks
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [48, 129], ids=lambda budget: f"budget-{budget}")
+def test_growing_trees_takes_budgets_that_no_width_divides(budget: int) -> None:
+    (path,) = (path for path in NOTEBOOKS if path.stem == "06_growing_trees")
+    assert run_notebook(prepare_job(path, {"BUDGET": budget}), Limits()).problems == ()
+
+
+@pytest.mark.notebooks
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "parameters", "sentence"),
+    [
+        ("00_start_here", {"NEW_TOKENS": 1}, "takes NEW_TOKENS of 2 or more"),
+        ("00_start_here", {"BUDGET": 0}, "and a BUDGET from 1 to 256"),
+        (
+            "06_growing_trees",
+            {"BUDGET": 0},
+            "takes a BUDGET from 1 to 256, a WIDTH from 1 to 32 and CONTEXTS of 1 or more",
+        ),
+        ("06_growing_trees", {"CONTEXTS": 0}, "CONTEXTS of 1 or more, not 32, 2 and 0"),
+    ],
+)
+def test_a_parameter_out_of_range_is_refused_below_the_parameters(
+    name: str, parameters: dict[str, object], sentence: str
+) -> None:
+    (path,) = (path for path in NOTEBOOKS if path.stem == name)
+    (problem,) = run_notebook(prepare_job(path, parameters), Limits()).problems
+    assert "(id allowed, " in problem
+    assert sentence in problem

@@ -1,6 +1,7 @@
 """Records of a decode: every step's tree, what was accepted, what was committed, and how long each stage took."""
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -170,29 +171,33 @@ class DecodeTrace:
         """Read what :meth:`to_json` wrote.
 
         Raises:
-            ValueError: if the text is not such a trace.
+            ValueError: if the text is no such trace, or its parts contradict each other.
         """
         try:
             fields = json.loads(text)
             if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-                raise ValueError(f"not a decode trace: expected a JSON object with format {FORMAT!r}")
-            return cls(
-                method=fields["method"],
-                rule=fields["rule"],
-                target=fields["target"],
-                sampling=SamplingConfig(**fields["sampling"]),
-                tree=TreeConfig(**fields["tree"]),
-                seed=fields["seed"],
-                max_new_tokens=fields["max_new_tokens"],
-                stop_tokens=tuple(fields["stop_tokens"]),
-                prompt=tuple(fields["prompt"]),
-                first_token=fields["first_token"],
-                steps=tuple(_step_from_dict(step) for step in fields["steps"]),
+                raise ValueError(f"expected a JSON object with format {FORMAT!r}")
+            trace = cls(
+                method=_text(fields, "method"),
+                rule=_text(fields, "rule"),
+                target=_text(fields, "target"),
+                sampling=_sampling(fields["sampling"]),
+                tree=_tree_config(fields["tree"]),
+                seed=_whole(fields["seed"], "seed", least=None),
+                max_new_tokens=_whole(fields["max_new_tokens"], "max_new_tokens"),
+                stop_tokens=_wholes(fields["stop_tokens"], "stop_tokens"),
+                prompt=_wholes(fields["prompt"], "prompt"),
+                first_token=None if fields["first_token"] is None else _whole(fields["first_token"], "first_token"),
+                steps=tuple(_step_from_dict(step) for step in _items(fields["steps"], "steps", dict)),
                 stop=StopReason(fields["stop"]),
-                prefill_seconds=fields["prefill_seconds"],
+                prefill_seconds=_seconds(fields["prefill_seconds"], "prefill_seconds"),
             )
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            _check_story(trace)
+        except KeyError as error:
+            raise ValueError(f"not a decode trace, or a damaged one: it lacks {error}") from None
+        except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"not a decode trace, or a damaged one: {error}") from None
+        return trace
 
 
 def _step_to_dict(step: DecodeStep) -> dict[str, Any]:
@@ -219,17 +224,89 @@ def _step_to_dict(step: DecodeStep) -> dict[str, Any]:
 
 
 def _step_from_dict(step: dict[str, Any]) -> DecodeStep:
-    return DecodeStep(
-        tree=DraftTree.from_parents(step["tokens"], step["parents"], step["log_probs"]),
-        kind=TreeKind(step["kind"]),
-        rounds=tuple(
-            GrowthRound(
-                tuple(growth["expanded"]), tuple(Candidate(*c) for c in growth["offered"]), tuple(growth["added"])
-            )
-            for growth in step["rounds"]
-        ),
-        drafter_calls=step["drafter_calls"],
-        acceptance=Acceptance(tuple(step["path"]), step["bonus"]),
-        committed=tuple(step["committed"]),
-        seconds=StageSeconds(**step["seconds"]),
+    log_probs = [float(value) for value in _items(step["log_probs"], "log_probs", int | float)]
+    tree = DraftTree.from_parents(
+        _wholes(step["tokens"], "tokens"), _wholes(step["parents"], "parents", least=-1), log_probs
     )
+    path = _wholes(step["path"], "path")
+    if not path or path != tree.path(path[-1]):
+        raise ValueError(f"{list(path)} is no path of its tree, from the root down")
+    acceptance = Acceptance(path, _whole(step["bonus"], "bonus"))
+    committed = _wholes(step["committed"], "committed")
+    if not committed or committed != acceptance.emitted(tree)[: len(committed)]:
+        raise ValueError(f"committed tokens {list(committed)} are not those of the accepted path and its bonus token")
+    return DecodeStep(
+        tree=tree,
+        kind=TreeKind(step["kind"]),
+        rounds=tuple(_round_from_dict(growth, len(tree)) for growth in _items(step["rounds"], "rounds", dict)),
+        drafter_calls=_whole(step["drafter_calls"], "drafter_calls"),
+        acceptance=acceptance,
+        committed=committed,
+        seconds=StageSeconds(*(_seconds(step["seconds"][name], name) for name in StageSeconds._fields)),
+    )
+
+
+def _round_from_dict(growth: dict[str, Any], nodes: int) -> GrowthRound:
+    expanded, added = _wholes(growth["expanded"], "expanded"), _wholes(growth["added"], "added")
+    offered = [Candidate(*candidate) for candidate in _items(growth["offered"], "offered", list)]
+    parents = _wholes([candidate.parent for candidate in offered], "parent of an offered candidate")
+    _wholes([candidate.token for candidate in offered], "token of an offered candidate")
+    _items([candidate.score for candidate in offered], "score of an offered candidate", int | float)
+    if any(node >= nodes for node in (*expanded, *added, *parents)):
+        raise ValueError(f"a growth round names nodes that a tree of {nodes} nodes does not have")
+    return GrowthRound(expanded, tuple(offered), added)
+
+
+def _check_story(trace: DecodeTrace) -> None:
+    """Raise a ValueError unless every step starts where the one before ended, within the length limit."""
+    last = trace.first_token
+    for index, step in enumerate(trace.steps):
+        if last is None or int(step.tree.tokens[0]) != last:
+            raise ValueError(f"the root of step {index} is not the last token of the text so far")
+        last = step.committed[-1]
+    if len(trace.tokens) > trace.max_new_tokens:
+        raise ValueError(f"it holds {len(trace.tokens)} new tokens, but max_new_tokens is {trace.max_new_tokens}")
+
+
+def _sampling(fields: dict[str, Any]) -> SamplingConfig:
+    _items([fields["temperature"], fields["top_p"]], "temperature and top_p", int | float)
+    _whole(fields["top_k"], "top_k")
+    return SamplingConfig(**fields)
+
+
+def _tree_config(fields: Any) -> TreeConfig:
+    if not isinstance(fields, dict):
+        raise ValueError(f"tree must be an object, got {fields!r:.60}")
+    for name, value in fields.items():
+        if value is not None or name != "width":
+            _whole(value, name)
+    return TreeConfig(**fields)
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    if not isinstance(fields[name], str):
+        raise ValueError(f"{name} must be a text, got {fields[name]!r:.60}")
+    return fields[name]
+
+
+def _whole(value: object, name: str, least: int | None = 0) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and not least <= value < 2**31):
+        raise ValueError(f"{name} must be a whole number{'' if least is None else ' in range'}, got {value!r:.60}")
+    return value
+
+
+def _wholes(value: object, name: str, least: int = 0) -> tuple[int, ...]:
+    return tuple(_whole(item, name, least) for item in _items(value, name, object))
+
+
+def _seconds(value: object, name: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0.0 <= value < math.inf:
+        raise ValueError(f"{name} must be a number of seconds, got {value!r:.60}")
+    return float(value)
+
+
+def _items(value: object, name: str, kind: Any) -> list[Any]:
+    """``value`` if it is a list of such items."""
+    if not isinstance(value, list) or not all(isinstance(item, kind) and type(item) is not bool for item in value):
+        raise ValueError(f"{name} must be a list of the right items, got {value!r:.60}")
+    return value

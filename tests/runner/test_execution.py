@@ -1,5 +1,6 @@
 """Notebooks really executed: success, failure, hanging, death, noise. Each run costs a kernel start."""
 
+import math
 import os
 import subprocess
 import sys
@@ -98,7 +99,7 @@ def test_plain_papermill_works_too(tmp_path: Path) -> None:
     assert outputs[0].data["text/plain"] == "metric budget.doubled = 64  (exact)"
 
 
-@pytest.mark.parametrize("values", [(0, 1, 1), (1, -1, 1), (1, 1, 0)])
+@pytest.mark.parametrize("values", [(0, 1, 1), (1, -1, 1), (1, 1, 0), (math.nan, 1, 1), (1, math.nan, 1)])
 def test_limits_must_be_positive(values: tuple[float, float, int]) -> None:
     with pytest.raises(ValueError, match="must be"):
         Limits(*values)

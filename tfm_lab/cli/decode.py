@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfm_lab.cli.options import bundle_option, choose_device, choose_dtype, device_option, dtype_option, target_option
+from tfm_lab.cli.options import (
+    bundle_option,
+    check_writable,
+    choose_device,
+    choose_dtype,
+    device_option,
+    dtype_option,
+    target_option,
+    write_whole,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,10 +93,13 @@ def command(
     from tfm_lab.methods import AUTOREGRESSIVE, make_speculator
     from tfm_lab.trace import StopReason
 
-    if json_path is not None and not json_path.resolve().parent.is_dir():
-        raise ValueError(f"cannot write {json_path}: its folder does not exist")
+    if json_path is not None:
+        check_writable(json_path, makes_folder=False)
     sampling = SamplingConfig(temperature, top_k, top_p)
     tree = TreeConfig(budget=budget, width=width)
+    text = _prompt_text(prompt)
+    if chat and not text.strip():
+        raise ValueError("the question is empty; give one, or leave out --chat")
     weights, place = choose_dtype(dtype), choose_device(device)
     if method == AUTOREGRESSIVE:
         if rule is not None:
@@ -97,25 +109,33 @@ def command(
         models = load_bundle(bundle, target=target, dtype=weights, device=place)
         speculator = make_speculator(method, models.drafter, models.weaver, sampling, rule)
     config = DecodeConfig(max_new_tokens, sampling, tree, models.target.config.stop_tokens, seed)
-    text = sys.stdin.read() if prompt == "-" else prompt
-    if chat and not text.strip():
-        raise ValueError("the question is empty; give one, or leave out --chat")
     tokens = models.chat(text) if chat else models.encode(text)
     if speculator is None:
         trace = autoregressive_decode(models.target, tokens, config)
     else:
         trace = speculative_decode(models.target, speculator, tokens, config)
-    if json_path is not None:
-        scratch = json_path.with_name(f".{json_path.name}.part")
-        scratch.write_text(trace.to_json() + "\n", encoding="utf-8")
-        scratch.replace(json_path)
     console = Console()
     if colour:
         _print_marked(trace, models.pieces(trace.tokens), console)
     else:
         click.echo(models.decode(trace.tokens))
     _print_figures(trace, console)
+    if json_path is not None:
+        write_whole(trace.to_json() + "\n", json_path)
     return 130 if trace.stop is StopReason.INTERRUPTED else 0
+
+
+def _prompt_text(prompt: str) -> str:
+    """The prompt itself, or standard input for ``-``."""
+    try:
+        if prompt == "-":
+            if sys.stdin is None:
+                raise ValueError("standard input is closed; pipe a text into it, or give the prompt itself")
+            prompt = sys.stdin.read()
+        prompt.encode("utf-8")  # bytes that are no UTF-8 reach Python as lone surrogates, which have no encoding
+    except UnicodeError:
+        raise ValueError("the prompt is not valid UTF-8; convert it to UTF-8 first, for instance with iconv") from None
+    return prompt
 
 
 def _print_marked(trace: "DecodeTrace", pieces: list[str], console: "Console") -> None:

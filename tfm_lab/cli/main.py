@@ -4,8 +4,9 @@ To add a command: write ``tfm_lab/cli/<name>.py`` with a click command called ``
 ``COMMANDS``. Keep the imports at the top of that module light (click and the standard library) and import torch and the
 rest of the package inside the function, so that ``tfm-lab --help`` stays quick.
 
-The library reports bad input as ``ValueError`` or ``FileNotFoundError`` with one sentence. ``main`` prints that
-sentence and exits with status 2, so commands need no error handling of their own.
+The library reports bad input as ``ValueError`` with one sentence, and the system reports a file that it cannot read or
+write as ``OSError``. ``main`` prints one sentence and exits with status 2, so commands need no error handling of their
+own.
 """
 
 import importlib
@@ -68,10 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _fail(_sentence(error.format_message()), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         if "--traceback" in words:
             traceback.print_exc()
-        _fail(_file_sentence(error) if isinstance(error, OSError) else _sentence(str(error)), 2)
+        _drop_unwritten_output()
+        _fail(_system_sentence(error) if isinstance(error, OSError) else _sentence(str(error)), 2)
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -85,5 +87,24 @@ def _sentence(message: str) -> str:
     return " ".join(message.split()).removesuffix(".")
 
 
-def _file_sentence(error: OSError) -> str:
-    return f"there is no file {error.filename}" if error.filename else _sentence(str(error))
+def _system_sentence(error: OSError) -> str:
+    if error.strerror is None:  # a library's own kind of OSError, such as a failed connection
+        return _sentence(str(error))
+    if error.filename is None:
+        return f"reading or writing failed: {error.strerror}"
+    if isinstance(error, FileNotFoundError):
+        return f"there is no file {error.filename}"
+    return f"cannot read or write {error.filename}: {error.strerror}"
+
+
+def _drop_unwritten_output() -> None:
+    """Where standard output takes nothing more, what waits for it goes nowhere; Python would complain at its end."""
+    output = sys.stdout
+    if output is None:
+        return
+    try:
+        output.flush()
+    except OSError:
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, output.fileno())
+        os.close(sink)

@@ -1,5 +1,8 @@
 """Options that several commands share."""
 
+import errno
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,8 +73,67 @@ def choose_dtype(name: str) -> "torch.dtype":
 
 def check_report_path(path: Path | None) -> None:
     """Raise a ValueError unless a report can be written to ``path``, with a table beside it."""
-    if path is not None and path.suffix != ".json":
+    if path is None:
+        return
+    if path.suffix != ".json":
         raise ValueError(f"--out takes the name of a .json file (the table goes beside it as .md), got {path}")
+    check_writable(path)
+    check_writable(path.with_suffix(".md"))
+
+
+def check_writable(path: Path, *, makes_folder: bool = True) -> None:
+    """Look, before the work starts, whether a file can be written; leaves nothing behind.
+
+    Args:
+        path: the file; links are followed.
+        makes_folder: whether the folders above it will be made where they are missing.
+
+    Raises:
+        ValueError: saying why it cannot be written.
+    """
+    try:
+        if path.exists():
+            if path.is_dir():
+                raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+            if not os.access(path, os.W_OK):
+                raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        folder = path.resolve().parent
+        if not makes_folder and not folder.is_dir():
+            raise OSError(errno.ENOENT, "its folder does not exist")
+        while not folder.exists():
+            folder = folder.parent
+        if not folder.is_dir():
+            raise OSError(errno.ENOTDIR, f"{folder} is no folder")
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}") from None
+    except RuntimeError:
+        raise ValueError(f"cannot write {path}: it is a link to itself") from None
+
+
+def write_whole(text: str, path: Path) -> None:
+    """Write a file that appears whole or not at all; links are followed, pipes and devices are written as they are.
+
+    Raises:
+        ValueError: saying why it cannot be written.
+    """
+    place = path.resolve()
+    try:
+        if path.exists() and not (path.is_file() and os.access(place.parent, os.W_OK)):
+            path.write_text(text, encoding="utf-8")
+            return
+        scratch = place.with_name(f".tfm-lab-{os.getpid()}.part")
+        try:
+            scratch.write_text(text, encoding="utf-8")
+            scratch.replace(place)
+        finally:
+            scratch.unlink(missing_ok=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}") from None
 
 
 @contextmanager

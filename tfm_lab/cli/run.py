@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tfm_lab.cli.options import check_writable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -73,6 +75,7 @@ def command(
 
     if parameters and (update or render):
         raise ValueError("--update and --render need the default parameters: leave out -p")
+    check_writable(out / "index.html")
     limits = Limits(timeout, cell_timeout, threads)
     jobs = [prepare_job(path, dict(parameters)) for path in find_notebooks(notebooks)]
     console = Console()

@@ -12,6 +12,9 @@ from torch import Tensor
 from tfm_lab.draws import Draws
 from tfm_lab.tree import DraftTree
 
+MOST_NODES = 1024
+"""Largest budget: the ancestor mask is dense, so that growing and verifying a tree cost the square of its nodes."""
+
 
 class TreeKind(Enum):
     """How a tree came about; it decides which acceptance rules are lossless for it."""
@@ -27,7 +30,7 @@ class TreeConfig:
     """Size and shape of a draft tree.
 
     Attributes:
-        budget: number of proposed nodes, root excluded. 0 means plain decoding.
+        budget: number of proposed nodes, root excluded, at most ``MOST_NODES``. 0 means plain decoding.
         max_depth: longest path in proposed tokens. A DFlash block of 16 holds the root and 15 drafts.
         children: most children of one node (C); only ``woven`` uses it. The paper's released code stops at 8, which
             costs acceptance where the next token is very open (temperature 1 and a large budget).
@@ -47,6 +50,11 @@ class TreeConfig:
     def __post_init__(self) -> None:
         if self.budget < 0:
             raise ValueError(f"budget must be 0 or more proposed nodes, got {self.budget}")
+        if self.budget > MOST_NODES:
+            raise ValueError(
+                f"budget must be at most {MOST_NODES} proposed nodes, got {self.budget}: the cost of a larger tree "
+                "grows with the square of its nodes, and hardly any of them would be accepted"
+            )
         for name in ("max_depth", "children", "pool_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")

@@ -7,11 +7,11 @@ all.
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,15 +20,19 @@ from torch import Tensor, nn
 
 from tfm_lab.models.autoregressive import AutoregressiveDrafter
 from tfm_lab.models.config import DrafterConfig, TargetConfig, WeaverConfig, read_config
+from tfm_lab.models.config_reading import read_json, texts
 from tfm_lab.models.drafter import FactorisedDrafter
 from tfm_lab.models.target import TargetModel
 from tfm_lab.models.weaver import Weaver
 
+Record = TypeVar("Record")
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FINGERPRINT = "target_fingerprint"
 AUTOREGRESSIVE = "AutoregressiveDraftModel"
 WRAPPER_PREFIX = "model.language_model."
+FLOATING = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
+"""Number formats of weights, as safetensors call them."""
 
 
 def load_target(folder: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> TargetModel:
@@ -44,7 +48,7 @@ def load_target(folder: str | Path, *, dtype: torch.dtype = torch.float32, devic
             or of the wrong shape; the message lists the tensors by name.
     """
     folder = Path(folder)
-    config = TargetConfig.from_hugging_face(read_config(folder))
+    config = _read_as("target", TargetConfig.from_hugging_face, read_config(folder), folder)
     model = _on_meta(TargetModel, config)
     _fill(model, _target_tensors(folder, config), folder, dtype, device)
     return model
@@ -59,7 +63,7 @@ def check_target(folder: str | Path) -> TargetConfig:
         ValueError: as :func:`load_target`.
     """
     folder = Path(folder)
-    config = TargetConfig.from_hugging_face(read_config(folder))
+    config = _read_as("target", TargetConfig.from_hugging_face, read_config(folder), folder)
     _check_fit(_on_meta(TargetModel, config), _target_tensors(folder, config, shapes_only=True), folder)
     return config
 
@@ -92,12 +96,7 @@ def load_weaver(
     """
     folder = Path(folder)
     raw = read_config(folder)
-    fields = {name: value for name, value in raw.items() if name in WeaverConfig.__dataclass_fields__}
-    try:
-        config = WeaverConfig(**fields)
-    except TypeError as error:
-        raise ValueError(f"{folder / 'config.json'} does not describe a Weaver: {error}") from None
-    model = _on_meta(Weaver, config)
+    model = _on_meta(Weaver, _read_as("Weaver", WeaverConfig.from_json, raw, folder))
     model.check_target(target)
     _check_fingerprint("Weaver", raw, target)
     _fill(model, _read_tensors(folder), folder, dtype or target.dtype, device or str(target.device))
@@ -150,15 +149,24 @@ def _load_drafter(
     kind: type[Any], folder: Path, target: TargetModel, dtype: torch.dtype | None, device: str | None
 ) -> Any:
     raw = read_config(folder)
-    is_autoregressive = AUTOREGRESSIVE in (raw.get("architectures") or ())
+    architectures = _read_as("drafter", lambda config: texts(config, "architectures"), raw, folder)
+    is_autoregressive = AUTOREGRESSIVE in (architectures or ())
     if is_autoregressive is not (kind is AutoregressiveDrafter):
         found = "an autoregressive" if is_autoregressive else "a factorised"
         raise ValueError(f"{folder} holds {found} drafter, and the other kind is needed here")
-    model = _on_meta(kind, DrafterConfig.from_hugging_face(raw))
+    model = _on_meta(kind, _read_as("drafter", DrafterConfig.from_hugging_face, raw, folder))
     model.check_target(target)
     _check_fingerprint("drafter", raw, target)
     _fill(model, _read_tensors(folder), folder, dtype or target.dtype, device or str(target.device))
     return model
+
+
+def _read_as(what: str, read: Callable[[Mapping[str, Any]], Record], config: Mapping[str, Any], folder: Path) -> Record:
+    """``read(config)``, whose complaints then name the file."""
+    try:
+        return read(config)
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.json'} does not describe a {what} that can be loaded: {error}") from None
 
 
 def _on_meta(kind: type[Any], config: object) -> Any:
@@ -177,13 +185,8 @@ def _save(model: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
 
 def _read_tensors(folder: Path, shapes_only: bool = False) -> dict[str, Tensor]:
     """All tensors of a folder, from one file or from the shards that the index names; on the meta device if asked."""
-    if (folder / INDEX).is_file():
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        names = sorted(set(index["weight_map"].values()))
-    else:
-        names = [WEIGHTS]
     tensors: dict[str, Tensor] = {}
-    for name in names:
+    for name in _weight_files(folder):
         path = folder / name
         if Path(name).name != name or not path.is_file():
             raise ValueError(
@@ -193,12 +196,27 @@ def _read_tensors(folder: Path, shapes_only: bool = False) -> dict[str, Tensor]:
             with safe_open(path, framework="pt") as opened:
                 for key in opened.keys():  # noqa: SIM118 (not a dict)
                     if shapes_only:
-                        tensors[key] = torch.empty(opened.get_slice(key).get_shape(), device="meta")
+                        header = opened.get_slice(key)
+                        dtype = FLOATING.get(header.get_dtype(), torch.uint8)
+                        tensors[key] = torch.empty(header.get_shape(), dtype=dtype, device="meta")
                     else:
                         tensors[key] = opened.get_tensor(key)
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged ({error}); fetch the checkpoint again") from None
     return tensors
+
+
+def _weight_files(folder: Path) -> list[str]:
+    """Names of the files that hold the weights: those that the index lists, or the only one."""
+    index = folder / INDEX
+    if not index.is_file():
+        return [WEIGHTS]
+    files = read_json(index).get("weight_map")
+    if not isinstance(files, dict) or not files or not all(isinstance(name, str) for name in files.values()):
+        raise ValueError(
+            f"{index} is damaged: its weight_map must name a file for every tensor; fetch the checkpoint again"
+        )
+    return sorted(set(files.values()))
 
 
 def _target_tensors(folder: Path, config: TargetConfig, shapes_only: bool = False) -> dict[str, Tensor]:
@@ -217,8 +235,19 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path, dtype: 
     """Put ``tensors`` into ``model`` (made on the meta device), or raise a ValueError that lists what does not fit."""
     _check_fit(model, tensors, folder)
     converted = {name: tensor.to(device, dtype) for name, tensor in tensors.items()}
+    for name, tensor in converted.items():
+        if not _is_finite(tensor):
+            raise ValueError(
+                f"the weights in {folder} are damaged: {name} holds numbers that are not finite in {dtype}; fetch the "
+                "checkpoint again"
+            )
     model.load_state_dict(converted, assign=True)
     model.requires_grad_(False).eval()
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """One pass in most cases: what is not finite shows in the sum. Where a sum overflows, every number is looked at."""
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
 def _check_fit(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
@@ -229,6 +258,11 @@ def _check_fit(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) ->
         f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(wanted[name].shape)}"
         for name in wanted.keys() & tensors.keys()
         if tensors[name].shape != wanted[name].shape
+    ]
+    problems += [
+        f"{name} does not hold floating-point numbers of 16, 32 or 64 bits"
+        for name in wanted.keys() & tensors.keys()
+        if tensors[name].dtype not in FLOATING.values()
     ]
     if problems:
         listed = "; ".join(sorted(problems)[:8]) + ("; ..." if len(problems) > 8 else "")

@@ -3,15 +3,29 @@
 Unknown or unsupported settings raise: a config that is half understood gives a model that is silently wrong.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tfm_lab.models.config_reading import (
+    positive_number,
+    read_json,
+    refuse_unsupported,
+    rope_theta,
+    rotary_settings,
+    section,
+    text,
+    texts,
+    truth_value,
+    whole_number,
+    whole_numbers,
+)
+
 LINEAR_ATTENTION = "linear_attention"
 FULL_ATTENTION = "full_attention"
 TARGET_TYPES = {"qwen3_5_text": "Qwen3_5ForCausalLM", "llama": "LlamaForCausalLM"}
+MOST_LAYERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,37 +116,40 @@ class TargetConfig:
         Raises:
             ValueError: for another architecture, or a setting that this implementation does not have.
         """
+        refuse_unsupported(config)
         if config.get("model_type") == "qwen3_5" and "text_config" in config:
-            text = dict(config["text_config"])
-            text.setdefault("tie_word_embeddings", config.get("tie_word_embeddings", False))
-            return cls.from_hugging_face(text)
-        model_type = config.get("model_type")
+            inner = dict(section(config, "text_config"))
+            inner.setdefault("tie_word_embeddings", config.get("tie_word_embeddings", False))
+            return cls.from_hugging_face(inner)
+        model_type = text(config, "model_type", "")
         if model_type not in TARGET_TYPES:
             raise ValueError(f"target type {model_type!r} is not supported; use one of {', '.join(TARGET_TYPES)}")
-        _refuse_unsupported(config)
-        heads, hidden = _need(config, "num_attention_heads"), _need(config, "hidden_size")
-        head_dim = config.get("head_dim") or hidden // heads
-        rope = _rope(config)
         is_hybrid = model_type == "qwen3_5_text"
-        rotary_fraction = rope.get(
-            "partial_rotary_factor", config.get("partial_rotary_factor", 0.25 if is_hybrid else 1.0)
+        if truth_value(config, "attn_output_gate", is_hybrid) is not is_hybrid:
+            wanted = "needs" if is_hybrid else "has no"
+            raise ValueError(f"a target of type {model_type} {wanted} gated attention (attn_output_gate)")
+        head_dim = _head_dim(config)
+        rotary = rotary_settings(config)
+        rotary_fraction = positive_number(
+            rotary if "partial_rotary_factor" in rotary else config, "partial_rotary_factor", 0.25 if is_hybrid else 1.0
         )
         layer_types = _layer_types(config, is_hybrid)
+        vocabulary = whole_number(config, "vocab_size")
         return cls(
             model_type=model_type,
-            vocab_size=_need(config, "vocab_size"),
-            hidden_size=hidden,
-            intermediate_size=_need(config, "intermediate_size"),
+            vocab_size=vocabulary,
+            hidden_size=whole_number(config, "hidden_size"),
+            intermediate_size=whole_number(config, "intermediate_size"),
             layer_types=layer_types,
-            attention_heads=heads,
-            key_value_heads=config.get("num_key_value_heads") or heads,
+            attention_heads=whole_number(config, "num_attention_heads"),
+            key_value_heads=_key_value_heads(config),
             head_dim=head_dim,
             rotary_dim=int(head_dim * rotary_fraction),
-            rope_theta=float(rope.get("rope_theta", config.get("rope_theta", 10000.0))),
-            rms_norm_epsilon=float(config.get("rms_norm_eps", 1e-6)),
-            max_positions=_need(config, "max_position_embeddings"),
-            tie_embeddings=bool(config.get("tie_word_embeddings", False)),
-            stop_tokens=_stop_tokens(config.get("eos_token_id")),
+            rope_theta=rope_theta(config),
+            rms_norm_epsilon=positive_number(config, "rms_norm_eps", 1e-6),
+            max_positions=whole_number(config, "max_position_embeddings"),
+            tie_embeddings=truth_value(config, "tie_word_embeddings", False),
+            stop_tokens=_stop_tokens(config, vocabulary),
             delta_net=_delta_net(config) if LINEAR_ATTENTION in layer_types else None,
         )
 
@@ -222,31 +239,31 @@ class DrafterConfig:
         Raises:
             ValueError: for a sliding-window or otherwise unsupported drafter, or a missing field.
         """
-        _refuse_unsupported(config)
-        if "sliding_attention" in (config.get("layer_types") or ()):
+        refuse_unsupported(config)
+        if set(texts(config, "layer_types") or ()) - {FULL_ATTENTION}:
             raise ValueError(
-                "this drafter uses sliding-window layers, which are not supported; use a full-attention one"
+                "this drafter uses sliding-window or other layers that are not supported; use a full-attention one"
             )
-        dflash = config.get("dflash_config") or {}
-        layers, target_layers = _need(config, "num_hidden_layers"), _need(config, "num_target_layers")
-        taps = dflash.get("target_layer_ids") or evenly_spaced_taps(target_layers, layers)
-        heads, hidden = _need(config, "num_attention_heads"), _need(config, "hidden_size")
-        rope = _rope(config)
+        dflash = section(config, "dflash_config")
+        layers = whole_number(config, "num_hidden_layers", most=MOST_LAYERS)
+        target_layers = whole_number(config, "num_target_layers", most=MOST_LAYERS)
+        vocabulary = whole_number(config, "vocab_size")
+        taps = whole_numbers(dflash, "target_layer_ids", below=target_layers)
         return cls(
-            vocab_size=_need(config, "vocab_size"),
-            hidden_size=hidden,
-            intermediate_size=_need(config, "intermediate_size"),
+            vocab_size=vocabulary,
+            hidden_size=whole_number(config, "hidden_size"),
+            intermediate_size=whole_number(config, "intermediate_size"),
             layers=layers,
-            attention_heads=heads,
-            key_value_heads=config.get("num_key_value_heads") or heads,
-            head_dim=config.get("head_dim") or hidden // heads,
-            rope_theta=float(rope.get("rope_theta", config.get("rope_theta", 10000.0))),
-            rms_norm_epsilon=float(config.get("rms_norm_eps", 1e-6)),
-            max_positions=_need(config, "max_position_embeddings"),
+            attention_heads=whole_number(config, "num_attention_heads"),
+            key_value_heads=_key_value_heads(config),
+            head_dim=_head_dim(config),
+            rope_theta=rope_theta(config),
+            rms_norm_epsilon=positive_number(config, "rms_norm_eps", 1e-6),
+            max_positions=whole_number(config, "max_position_embeddings"),
             target_layers=target_layers,
-            tap_layers=tuple(taps),
-            mask_token=_need(dflash, "mask_token_id"),
-            block_size=int(dflash.get("block_size", config.get("block_size", 16))),
+            tap_layers=taps or evenly_spaced_taps(target_layers, layers),
+            mask_token=whole_number(dflash, "mask_token_id", least=0, most=vocabulary - 1),
+            block_size=_block_size(config, dflash),
         )
 
     def to_hugging_face(self) -> dict[str, Any]:
@@ -300,7 +317,7 @@ class WeaverConfig:
     rope_theta: float = 10000.0
 
     def __post_init__(self) -> None:
-        if self.width % self.attention_heads or (self.width // self.attention_heads) % 2:
+        if self.attention_heads < 1 or self.width % self.attention_heads or (self.width // self.attention_heads) % 2:
             raise ValueError(
                 f"width {self.width} must split into {self.attention_heads} attention heads of an even size"
             )
@@ -308,6 +325,28 @@ class WeaverConfig:
             raise ValueError(f"positions must be 'learned' or 'rotary', got {self.positions!r}")
         if self.mlp not in ("gelu", "swiglu"):
             raise ValueError(f"mlp must be 'gelu' or 'swiglu', got {self.mlp!r}")
+
+    @classmethod
+    def from_json(cls, config: Mapping[str, Any]) -> "WeaverConfig":
+        """Read the ``config.json`` of a Weaver.
+
+        Raises:
+            ValueError: naming the first field that is missing, of another type or out of range.
+        """
+        refuse_unsupported(config)
+        return cls(
+            target_width=whole_number(config, "target_width"),
+            width=whole_number(config, "width"),
+            layers=whole_number(config, "layers", most=MOST_LAYERS),
+            attention_heads=whole_number(config, "attention_heads"),
+            mlp_width=whole_number(config, "mlp_width"),
+            max_depth=whole_number(config, "max_depth", 15),
+            pool_size=whole_number(config, "pool_size", 512),
+            positions=text(config, "positions", "learned"),
+            mlp=text(config, "mlp", "gelu"),
+            norm_epsilon=positive_number(config, "norm_epsilon", 1e-6),
+            rope_theta=positive_number(config, "rope_theta", 10000.0),
+        )
 
     @property
     def head_dim(self) -> int:
@@ -338,66 +377,55 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise ValueError(f"{folder} is not a checkpoint folder: it has no config.json")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid JSON ({error}); fetch the checkpoint again") from None
-    if not isinstance(config, dict):
-        raise ValueError(f"{path} must hold a JSON object")
-    return config
+    return read_json(path)
 
 
-def _need(config: Mapping[str, Any], name: str) -> int:
-    value = config.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"the model config lacks a whole number for {name!r}")
-    return value
+def _head_dim(config: Mapping[str, Any]) -> int:
+    if config.get("head_dim") is not None:
+        return whole_number(config, "head_dim")
+    heads, hidden = whole_number(config, "num_attention_heads"), whole_number(config, "hidden_size")
+    if heads > hidden:
+        raise ValueError(f"num_attention_heads is {heads}, which is more than the hidden_size of {hidden}")
+    return hidden // heads
 
 
-def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
-        raise ValueError(
-            f"rotary embedding type {kind!r} is not supported; only plain ('default') rotary embeddings are"
-        )
-    return rope
-
-
-def _refuse_unsupported(config: Mapping[str, Any]) -> None:
-    if config.get("hidden_act", "silu") != "silu":
-        raise ValueError(f"activation {config['hidden_act']!r} is not supported; only 'silu' is")
-    for name in ("attention_bias", "mlp_bias"):
-        if config.get(name):
-            raise ValueError(f"checkpoints with {name} are not supported")
-    if config.get("num_experts"):
-        raise ValueError("mixture-of-experts targets are not supported; use a dense one")
+def _key_value_heads(config: Mapping[str, Any]) -> int:
+    given = config.get("num_key_value_heads") is not None
+    return whole_number(config, "num_key_value_heads" if given else "num_attention_heads")
 
 
 def _layer_types(config: Mapping[str, Any], is_hybrid: bool) -> tuple[str, ...]:
-    layers = _need(config, "num_hidden_layers")
-    if not is_hybrid:
-        return (FULL_ATTENTION,) * layers
-    listed = config.get("layer_types")
+    layers = whole_number(config, "num_hidden_layers", most=MOST_LAYERS)
+    listed = texts(config, "layer_types")
     if listed is None:
-        interval = config.get("full_attention_interval", 4)
-        listed = [FULL_ATTENTION if (index + 1) % interval == 0 else LINEAR_ATTENTION for index in range(layers)]
+        interval = whole_number(config, "full_attention_interval", 4) if is_hybrid else 1
+        return tuple(FULL_ATTENTION if (index + 1) % interval == 0 else LINEAR_ATTENTION for index in range(layers))
     if len(listed) != layers:
         raise ValueError(f"layer_types lists {len(listed)} layers but num_hidden_layers is {layers}")
-    return tuple(listed)
+    if not is_hybrid and set(listed) != {FULL_ATTENTION}:
+        raise ValueError(f"layer_types of a llama must all be {FULL_ATTENTION}")
+    return listed
 
 
 def _delta_net(config: Mapping[str, Any]) -> DeltaNetConfig:
     return DeltaNetConfig(
-        key_heads=_need(config, "linear_num_key_heads"),
-        value_heads=_need(config, "linear_num_value_heads"),
-        key_dim=_need(config, "linear_key_head_dim"),
-        value_dim=_need(config, "linear_value_head_dim"),
-        convolution_width=_need(config, "linear_conv_kernel_dim"),
+        key_heads=whole_number(config, "linear_num_key_heads"),
+        value_heads=whole_number(config, "linear_num_value_heads"),
+        key_dim=whole_number(config, "linear_key_head_dim"),
+        value_dim=whole_number(config, "linear_value_head_dim"),
+        convolution_width=whole_number(config, "linear_conv_kernel_dim"),
     )
 
 
-def _stop_tokens(eos: int | list[int] | None) -> tuple[int, ...]:
-    if eos is None:
-        return ()
-    return tuple(eos) if isinstance(eos, list) else (eos,)
+def _stop_tokens(config: Mapping[str, Any], vocabulary: int) -> tuple[int, ...]:
+    name = "eos_token_id"
+    if config.get(name) is None or isinstance(config[name], list):
+        return whole_numbers(config, name, below=vocabulary)
+    return (whole_number(config, name, least=0, most=vocabulary - 1),)
+
+
+def _block_size(config: Mapping[str, Any], dflash: Mapping[str, Any]) -> int:
+    sizes = {whole_number(place, "block_size", least=2) for place in (config, dflash) if "block_size" in place}
+    if len(sizes) > 1:
+        raise ValueError(f"block_size is {config['block_size']}, but {dflash['block_size']} in dflash_config")
+    return sizes.pop() if sizes else 16

@@ -39,7 +39,7 @@ class Limits:
     threads: int = 2
 
     def __post_init__(self) -> None:
-        if min(self.notebook_seconds, self.cell_seconds) <= 0:
+        if not (self.notebook_seconds > 0 and self.cell_seconds > 0):
             raise ValueError(
                 f"time limits must be positive, got {self.notebook_seconds:g} s for the notebook and "
                 f"{self.cell_seconds:g} s for a cell"
