@@ -72,8 +72,9 @@ def command(
     """Continue PROMPT and report mean accepted length, target calls and acceptance by depth.
 
     PROMPT is the text itself, or - to read it from standard input. Whatever the method, the text at temperature 0 is
-    that of plain decoding; only the number of target calls differs. Plain decoding needs no drafter: it works with any
-    target.
+    that of plain decoding; only the number of target calls differs. (In bfloat16 the rounding of a batch of nodes is
+    not that of one token, and a near tie between two tokens can fall either way.) Plain decoding needs no drafter: it
+    works with any target.
 
     \b
     Examples:

@@ -22,7 +22,7 @@ from tfm_lab.training.fit import Metrics
 from tfm_lab.training.losses import WEAVER_LOSSES, PoolComparison, block_cross_entropy
 
 REPORTED_DEPTHS = (1, 2, 4, 8, 15)
-REPLAYED_TEXTS, REPLAYED_BUDGET = 32, 64
+REPLAYED_TEXTS, REPLAYED_TOKENS, REPLAYED_BUDGET = 32, 96, 64
 
 
 def mixed_precision(device: torch.device) -> AbstractContextManager[object]:
@@ -114,7 +114,8 @@ class BlockData:
         """A fixed slice of the held-out texts, to measure acceptance on as a decode would have it."""
         starts = np.maximum(self.held_out.written_from[:REPLAYED_TEXTS], 1).tolist()
         rows = zip(self.held_out.tokens[:REPLAYED_TEXTS].tolist(), starts, strict=True)
-        return [Text(tuple(tokens), start, len(tokens) - start) for tokens, start in rows]
+        cut = [(tokens[: start + REPLAYED_TOKENS], start) for tokens, start in rows]
+        return [Text(tuple(tokens), start, len(tokens) - start) for tokens, start in cut]
 
     def _anchors(self, tokens: Tensor, written_from: Tensor, generator: torch.Generator) -> Tensor:
         first = (written_from - 1).clamp_min(1)
