@@ -33,7 +33,7 @@ test:
 	$(VENV_PYTHON) -m ruff format --check .
 	$(VENV_PYTHON) -m basedpyright
 	$(VENV_PYTHON) -c "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
-	$(VENV_PYTHON) -m pytest
+	$(VENV_PYTHON) -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 run:
 	@$(BOOTSTRAP) setup

@@ -15,14 +15,14 @@ from training.tiny import prepared
 from tfm_lab.bundle import Bundle, load_bundle
 from tfm_lab.evaluation import load_contexts
 from tfm_lab.evaluation.contexts import Context, save_contexts
-from tfm_lab.evaluation.runs import read_records
+from tfm_lab.evaluation.records import read_records
 from tfm_lab.training.chat import Exchange, save_chat
 from tfm_lab.training.corpus import read_chat
 from tfm_lab.training.recipe import SHIPPED
 from tfm_lab.training.tasks import TargetTask
 
-STAGES = ["corpus", "target", "text", "drafter", "weaver"]
-PAGES = [["train"], *(["train", stage] for stage in [*STAGES, "chat", "contexts"])]
+STAGES = ["corpus", "target", "text", "drafter", "weaver", "autoregressive"]
+PAGES = [["train"], *(["train", stage] for stage in [*STAGES, "prompts", "chat", "contexts"])]
 PAGES += [["evaluate"], ["bench"], ["bench", "decode"]]
 
 
@@ -118,6 +118,11 @@ def test_contexts_are_chosen_from_held_out_text_and_unasked_questions(
         (["corpus", "--recipe", "tiny", "--device", "cuda"], "device 'cuda' asks for a GPU that torch does not see"),
         (["target", "--recipe", "tiny"], "corpus.npz does not exist; build it with 'tfm-lab train corpus'"),
         (["target", "--recipe", "tiny", "--minutes", "0"], "--minutes must be more than 0, got 0"),
+        (["target", "--recipe", "tiny", "--minutes", "nan"], "--minutes must be more than 0, got nan"),
+        (
+            ["corpus", "--recipe", "tiny", "--chat", "chat.jsonl"],
+            "this recipe has no source 'chat', so chat.jsonl would",
+        ),
         (["target", "--recipe", "tiny", "--minutes", "soon"], "'soon' is not a valid float"),
         (["text", "--recipe", "tiny"], "train the target first with 'tfm-lab train target'"),
         (["drafter", "--recipe", "tiny"], "train the target first with 'tfm-lab train target'"),
@@ -218,7 +223,11 @@ def test_an_evaluation_prints_a_table_and_writes_a_report(
         (["--contexts", "nowhere.jsonl"], "nowhere.jsonl does not exist; give a JSON-lines file"),
         (["--contexts", "notes.txt"], "notes.txt is not a file of contexts"),
         (["--records", "notes.txt"], "notes.txt is not an evaluation file"),
+        (["--budgets", "2000"], "budget must be at most 1024 proposed nodes, got 2000"),
         (["--out", "mal.md"], "--out takes the name of a .json file"),
+        (["--out", "notes.txt/mal.json"], "cannot write notes.txt/mal.json: "),
+        (["--records", "notes.txt/new/records.jsonl"], "cannot write notes.txt/new/records.jsonl: "),
+        (["--records", "/dev/null"], "--records takes the name of an ordinary file, and /dev/null is none"),
         (["--bundle", "nosuch"], "there is no bundle 'nosuch'"),
         (["--target", "nosuch"], "there is no target 'nosuch'; give a folder with config.json"),
         (["--device", "cuda"], "device 'cuda' asks for a GPU"),
@@ -260,6 +269,7 @@ def test_a_benchmark_prints_a_table_and_writes_a_report(
         (["--max-new-tokens", "1"], "a benchmark needs --limit of at least 1 and --max-new-tokens of at least 2"),
         (["--bundle", "nosuch"], "there is no bundle 'nosuch'"),
         (["--out", "table.md"], "--out takes the name of a .json file"),
+        (["--out", "notes.txt/stages.json"], "cannot write notes.txt/stages.json: "),
         (["--device", "cuda"], "device 'cuda' asks for a GPU"),
     ],
 )
@@ -273,6 +283,7 @@ def test_bad_input_for_a_benchmark_is_one_sentence(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("my notes")
     options = ["--bundle", str(tiny_work / "model"), "--device", "cpu", "--limit", "1", "--out", "new/stages.json"]
     assert_refused(["bench", "decode", *options, *words], sentence, tmp_path, capsys)
 

@@ -1,41 +1,30 @@
-"""Evaluations: contexts, files that survive a crash, figures that are those of the decodes, and their summary."""
+"""Evaluations: files that survive a crash, never mix models, and hold the figures of the decodes."""
 
 import json
 import math
-import random
-from collections.abc import Sequence
-from dataclasses import replace
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from evaluation_samples import CONTEXTS, EVALUATION, SETTINGS, without_times
+from models.small import autoregressive_for
 
 from tfm_lab.bundle import Bundle, load_bundle
 from tfm_lab.decoding import DecodeConfig, speculative_decode
 from tfm_lab.distributions import SamplingConfig
-from tfm_lab.drafting import TreeConfig
-from tfm_lab.evaluation import Context, Evaluation, Setting, evaluate, load_contexts, markdown_table, summarise
-from tfm_lab.evaluation.contexts import choose_contexts, save_contexts
-from tfm_lab.evaluation.report import write_report
-from tfm_lab.evaluation.runs import read_records
-from tfm_lab.evaluation.summary import gain
-from tfm_lab.methods import make_speculator
-from tfm_lab.metrics import acceptance_by_depth, ratio_estimate
+from tfm_lab.evaluation import Context, Setting, cross_settings, evaluate, runs, summarise
+from tfm_lab.evaluation.records import read_records
+from tfm_lab.methods import ALL_METHODS, make_speculator
+from tfm_lab.metrics import acceptance_by_depth
+from tfm_lab.models.checkpoint import save_autoregressive, save_weaver
 from tfm_lab.provenance import device_name
-from tfm_lab.training.corpus import conversation
-
-CONTEXTS = [
-    Context("code-001", "code", "stdlib: a.py", "import os\n"),
-    Context("chat-001", "chat", "chat: Why?", "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"),
-]
-GREEDY = (("ar", 0), ("chain", 16), ("chain", 32), ("ddtree", 6), ("tfm", 6))
-SETTINGS = (*(Setting(*column, 0.0) for column in GREEDY), Setting("chain", 16, 1.0), Setting("tfm", 6, 1.0))
-EVALUATION = Evaluation(SETTINGS, max_new_tokens=6, least_distinct=0.0)
-
-
-def without_times(path: Path) -> list[dict[str, Any]]:
-    return [record | {"seconds": None} for record in read_records(path)]
 
 
 @pytest.fixture(scope="module")
@@ -46,27 +35,32 @@ def whole(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path
     return path
 
 
-def test_every_context_meets_every_setting_once(whole: Path) -> None:
+def test_every_context_meets_every_setting_once(tiny_bundle: Bundle, whole: Path) -> None:
     records = read_records(whole)
-    keys = [(r["context"], r["temperature"], r["method"], r["budget"]) for r in records]
-    assert keys == [(c.name, s.temperature, s.method, s.budget) for c in CONTEXTS for s in SETTINGS]
+    settings = [Setting(**{name: r[name] for name in asdict(SETTINGS[0])}) for r in records]
+    assert settings == [*SETTINGS, *SETTINGS]
+    assert [r["context"] for r in records] == [c.name for c in CONTEXTS for _ in SETTINGS]
+    assert evaluate(tiny_bundle, CONTEXTS, EVALUATION, whole) == records
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_record_holds_the_figures_of_the_decode(tiny_bundle: Bundle, whole: Path, setting: Setting) -> None:
     sampling = SamplingConfig(setting.temperature)
     stops = tiny_bundle.target.config.stop_tokens
-    config = DecodeConfig(6, sampling, TreeConfig(budget=setting.budget), stops)
+    config = DecodeConfig(6, sampling, setting.tree, stops)
     method = setting.method if setting.method != "ar" else "chain"  # a chain of budget 0 is plain decoding
     speculator = make_speculator(method, tiny_bundle.drafter, tiny_bundle.weaver, sampling)
-    trace = speculative_decode(tiny_bundle.target, speculator, tiny_bundle.encode(CONTEXTS[1].prompt), config)
+    trace = speculative_decode(tiny_bundle.target, speculator, tiny_bundle.chat("Why?"), config)
+    got = without_times(whole)[len(SETTINGS) + SETTINGS.index(setting)]
+    sampled_rule = "rejection_swor" if setting.method == "dyspec" else "target_sample"
     wanted = {
         "context": "chat-001",
         "kind": "chat",
-        "method": setting.method,
-        "budget": setting.budget,
-        "temperature": setting.temperature,
-        "rule": "greedy" if setting.temperature == 0.0 else "target_sample",
+        "prompt": got["prompt"],
+        **asdict(setting),
+        "replayed": False,
+        "device": device_name("cpu"),
+        "rule": "greedy" if setting.temperature == 0.0 else sampled_rule,
         "tokens": len(trace.tokens),
         "committed": len(trace.tokens) - 1,
         "target_calls": trace.target_calls,
@@ -74,13 +68,15 @@ def test_a_record_holds_the_figures_of_the_decode(tiny_bundle: Bundle, whole: Pa
         "depths": [[depth.reached, depth.accepted] for depth in acceptance_by_depth([trace])],
         "seconds": None,
     }
-    assert without_times(whole)[len(SETTINGS) + SETTINGS.index(setting)] == wanted
-    assert (wanted["drafter_calls"] > 0) == (setting.method == "tfm")
+    assert got == wanted
+    assert (wanted["drafter_calls"] > 0) == (setting.method in ("tfm", "dyspec"))
+    assert len(got["prompt"]) == 12
+    assert got["prompt"] != without_times(whole)[0]["prompt"]
 
 
 @pytest.mark.parametrize("kept", [0, 40, 0.55, 0.999])
 def test_a_broken_off_evaluation_goes_on_where_it_was(
-    tiny_bundle: Bundle, whole: Path, tmp_path: Path, kept: float, monkeypatch: pytest.MonkeyPatch
+    tiny_bundle: Bundle, whole: Path, tmp_path: Path, kept: float
 ) -> None:
     """Cut anywhere, also inside the header or inside a line; only what is missing is decoded."""
     raw = whole.read_bytes()
@@ -95,46 +91,190 @@ def test_a_broken_off_evaluation_goes_on_where_it_was(
     assert done == [(count, total) for count in range(max(1, lines), total + 1)]
 
 
+@pytest.mark.parametrize("step", [1, 9, 30])
+def test_ctrl_c_leaves_whole_records_and_a_later_run_completes_them(
+    tiny_bundle: Bundle, whole: Path, tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the middle of a decode: its part of a text becomes no record."""
+    path, steps = tmp_path / "records.jsonl", 0
+
+    def pressed(target: Any, speculator: Any, prompt: Any, config: DecodeConfig) -> Any:
+        def count(_: object) -> None:
+            nonlocal steps
+            steps += 1
+            if steps == step:
+                signal.raise_signal(signal.SIGINT)
+
+        return speculative_decode(target, speculator, prompt, config, count)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "speculative_decode", pressed)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(tiny_bundle, CONTEXTS, EVALUATION, path)
+    assert path.read_bytes().endswith(b"\n")
+    found = without_times(path)
+    assert found == without_times(whole)[: len(found)]
+    assert len(found) < len(CONTEXTS) * len(SETTINGS)
+    evaluate(tiny_bundle, CONTEXTS, EVALUATION, path)
+    assert without_times(path) == without_times(whole)
+
+
+KILLED = """
+import os, signal, sys
+from evaluation_samples import CONTEXTS, EVALUATION
+from tfm_lab.bundle import load_bundle
+from tfm_lab.evaluation import evaluate
+from pathlib import Path
+
+def killed(done, total):
+    if done == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+evaluate(load_bundle(sys.argv[1]), CONTEXTS, EVALUATION, Path(sys.argv[2]), killed)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no kill -9 here")
+def test_a_killed_evaluation_is_completed_to_the_same_records(
+    tiny_bundle: Bundle, tiny_work: Path, whole: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "records.jsonl"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-c", KILLED, str(tiny_work / "model"), str(path)]
+    assert subprocess.run(command, env=environment, timeout=300).returncode == -signal.SIGKILL
+    assert without_times(path) == without_times(whole)[:5]
+    with path.open("ab") as file:
+        file.write(b'{"context": "code-001", "ki')  # what a kill within a write would leave
+    evaluate(tiny_bundle, CONTEXTS, EVALUATION, path)
+    assert without_times(path) == without_times(whole)
+
+
 def test_more_settings_may_be_added_to_a_file(tiny_bundle: Bundle, whole: Path, tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     done: list[tuple[int, int]] = []
     for settings in (SETTINGS[:2], SETTINGS[1:3]):
-        evaluate(
-            tiny_bundle,
-            CONTEXTS[:1],
-            replace(EVALUATION, settings=settings),
-            path,
-            lambda *progress: done.append(progress),
-        )
+        evaluation = replace(EVALUATION, settings=settings)
+        found = evaluate(tiny_bundle, CONTEXTS[:1], evaluation, path, lambda *progress: done.append(progress))
+        assert [record["budget"] for record in found] == [setting.budget for setting in settings]
     assert without_times(path) == without_times(whole)[:3]
     assert done == [(1, 2), (2, 2), (2, 2)]
 
 
-def test_a_setting_named_twice_is_decoded_once(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    evaluation = replace(EVALUATION, settings=(SETTINGS[1], SETTINGS[1]))
-    evaluate(tiny_bundle, CONTEXTS[:1], evaluation, tmp_path / "records.jsonl")
+@pytest.mark.parametrize("change", [{"children": 1}, {"width": 2}, {"pool_size": 3}, {"max_depth": 2}])
+def test_every_number_of_a_setting_tells_records_apart(
+    tiny_bundle: Bundle, tmp_path: Path, change: dict[str, int]
+) -> None:
+    path, setting = tmp_path / "records.jsonl", Setting("tfm", 5, 0.0)
+    for settings in ((setting,), (setting, replace(setting, **change))):
+        evaluate(tiny_bundle, CONTEXTS[:1], replace(EVALUATION, settings=settings), path)
+    first, second = read_records(path)
+    assert {name: second[name] for name in change} == change
+    assert {name: first[name] for name in change} != change
+
+
+def test_settings_that_differ_in_nothing_that_matters_count_once(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    same = (SETTINGS[1], SETTINGS[1], replace(SETTINGS[1], children=3, width=2, pool_size=9))
+    evaluate(tiny_bundle, CONTEXTS[:1], replace(EVALUATION, settings=same), tmp_path / "records.jsonl")
     assert len(read_records(tmp_path / "records.jsonl")) == 1
+    crossed = cross_settings(
+        ["ar", "chain", "ddtree", "tfm", "dyspec", "ard-chain", "ard-tree", "ard-dyspec"],
+        budgets=[4, 8],
+        temperatures=[0.0, 1.0],
+        children=[2, 32],
+        widths=[None, 1],
+        pool_sizes=[64, 512],
+        max_depths=[7, 15],
+    )
+    counts = {method: sum(s.method == method for s in crossed) for method in ("ar", *ALL_METHODS)}
+    assert counts == {
+        "ar": 2,
+        "chain": 8,
+        "ddtree": 8,
+        "tfm": 64,
+        "dyspec": 16,
+        "ard-chain": 8,
+        "ard-tree": 64,
+        "ard-dyspec": 16,
+    }
+    assert crossed[0] == Setting("ar", 0, 0.0)
+
+
+def test_the_label_says_what_is_unusual() -> None:
+    assert Setting("tfm", 64, 0.0).label == "tfm"
+    assert Setting("tfm", 64, 0.0, children=8, width=1, pool_size=128, max_depth=7).label == "tfm C=8 w=1 K=128 D=7"
 
 
 @pytest.mark.parametrize(
-    "changes", [{"max_new_tokens": 9}, {"children": 4}, {"seed": 1}, {"least_distinct": 0.5}, {"bundle": "float64"}]
+    ("changes", "named"),
+    [
+        ({"max_new_tokens": 9}, "max_new_tokens"),
+        ({"seed": 1}, "seed"),
+        ({"least_distinct": 0.5}, "least_distinct"),
+        ({"bundle": "float64"}, "dtype"),
+        ({"bundle": "another Weaver"}, "weaver"),
+        ({"bundle": "no Weaver"}, "weaver"),
+        ({"bundle": "an autoregressive drafter"}, "autoregressive"),
+        ({"bundle": "fewer positions"}, "max_positions"),
+    ],
 )
 def test_a_file_of_another_evaluation_is_refused_and_left_alone(
-    tiny_bundle: Bundle, tiny_work: Path, whole: Path, tmp_path: Path, changes: dict[str, Any]
+    tiny_bundle: Bundle, tiny_work: Path, whole: Path, tmp_path: Path, changes: dict[str, Any], named: str
 ) -> None:
-    path = tmp_path / "records.jsonl"
+    """Above all records of another Weaver: nothing else about them differs."""
+    path, folder = tmp_path / "records.jsonl", tmp_path / "model"
     path.write_bytes(whole.read_bytes()[:-5])
     before = path.read_bytes()
+    shutil.copytree(tiny_work / "model", folder)
     bundle, changes = tiny_bundle, dict(changes)
-    if changes.pop("bundle", None):
-        bundle = load_bundle(str(tiny_work / "model"), dtype=torch.float64)
-    with pytest.raises(ValueError, match="holds an evaluation of other models or settings; choose another file"):
-        evaluate(bundle, CONTEXTS, replace(EVALUATION, **changes), path)
+    other = changes.pop("bundle", None)
+    if other == "another Weaver":
+        loaded = load_bundle(str(folder))
+        assert loaded.weaver is not None
+        loaded.weaver.out_norm.weight.data.add_(1.0)
+        save_weaver(loaded.weaver, loaded.target, folder / "weaver")
+    elif other == "no Weaver":
+        shutil.rmtree(folder / "weaver")
+    elif other == "fewer positions":
+        config = json.loads((folder / "target" / "config.json").read_text())
+        (folder / "target" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 200}))
+    elif other == "an autoregressive drafter":
+        config = tiny_bundle.drafter.config
+        drafter = autoregressive_for(tiny_bundle.target, **asdict(config))
+        save_autoregressive(drafter, tiny_bundle.target, folder / "autoregressive")
+    if other is not None:
+        dtype = torch.float64 if other == "float64" else torch.float32
+        bundle = load_bundle(str(folder), dtype=dtype)
+    methods = replace(EVALUATION, settings=SETTINGS[:3], **changes)
+    sentence = rf"holds an evaluation of other models or settings \(not the same: {named}\); choose another file"
+    with pytest.raises(ValueError, match=sentence):
+        evaluate(bundle, CONTEXTS, methods, path)
     assert path.read_bytes() == before
 
 
+def test_records_of_another_prompt_of_the_same_name_are_not_taken_over(
+    tiny_bundle: Bundle, whole: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(whole.read_bytes())
+    changed = [replace(CONTEXTS[0], prompt="import sys, os, re\n"), CONTEXTS[1]]
+    found = evaluate(tiny_bundle, changed, EVALUATION, path)
+    assert len(read_records(path)) == 3 * len(SETTINGS)
+    old = read_records(whole)
+    assert found[len(SETTINGS) :] == old[len(SETTINGS) :]
+    assert {r["prompt"] for r in found[: len(SETTINGS)]}.isdisjoint(r["prompt"] for r in old)
+
+
 @pytest.mark.parametrize(
-    "content", [b"my notes", b"line one\nline two, not ended", b'{"a": 1}\n[1]\n', b"[]\n", b"\xff\xfe\n"]
+    "content",
+    [
+        b"my notes",
+        b"line one\nline two, not ended",
+        b'{"a": 1}\n[1]\n',
+        b"[]\n",
+        b"\xff\xfe\n",
+        b'{"format": "tfm_lab.records/2", "target": "x"}\n{"context": "a", "temperature": 0.0}\n',
+    ],
 )
 def test_a_file_of_something_else_is_refused_and_left_alone(
     tiny_bundle: Bundle, tmp_path: Path, content: bytes
@@ -148,28 +288,60 @@ def test_a_file_of_something_else_is_refused_and_left_alone(
     assert path.read_bytes() == content
 
 
+def test_a_file_of_an_older_edition_is_refused_and_left_alone(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    content = '{"target": "x", "children": 32}\n{"context": "a", "method": "chain"}\n'
+    path.write_text(content)
+    with pytest.raises(ValueError, match="holds an evaluation of other models or settings"):
+        evaluate(tiny_bundle, CONTEXTS, EVALUATION, path)
+    with pytest.raises(ValueError, match="is not an evaluation file"):
+        read_records(path)
+    assert path.read_text() == content
+
+
 @pytest.mark.parametrize(
     ("settings", "contexts", "sentence"),
     [
         ((SETTINGS[0], Setting("nosuch", 3, 0.0)), CONTEXTS, "there is no method 'nosuch'"),
-        ((Setting("tfm", -1, 0.0),), CONTEXTS, "budget must be 0 or more"),
-        ((Setting("tfm", 3, -1.0),), CONTEXTS, "temperature must be zero or a positive number"),
-        (SETTINGS, [replace(CONTEXTS[0], prompt="x" * 300)], "'code-001' is empty or does not fit the target's 256"),
-        (SETTINGS, [replace(CONTEXTS[0], prompt="")], "'code-001' is empty or does not fit"),
+        ((Setting("ard-tree", 3, 0.0),), CONTEXTS, "'ard-tree' needs an autoregressive drafter"),
+        (SETTINGS, [replace(CONTEXTS[0], prompt="")], "'code-001' is empty; give it a prompt"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused_before_anything_is_written(
     tiny_bundle: Bundle, tmp_path: Path, settings: tuple[Setting, ...], contexts: list[Context], sentence: str
 ) -> None:
     path = tmp_path / "new" / "records.jsonl"
+    bundle = replace(tiny_bundle, autoregressive=None)
     with pytest.raises(ValueError, match=sentence):
-        evaluate(tiny_bundle, contexts, replace(EVALUATION, settings=settings), path)
+        evaluate(bundle, contexts, replace(EVALUATION, settings=settings), path)
     assert not path.parent.exists()
+
+
+def test_a_setting_out_of_range_cannot_be_made() -> None:
+    with pytest.raises(ValueError, match="budget must be 0 or more"):
+        Setting("tfm", -1, 0.0)
+    with pytest.raises(ValueError, match="temperature must be zero or a positive number"):
+        Setting("tfm", 3, -1.0)
+    with pytest.raises(ValueError, match="width must be at least 1"):
+        cross_settings(["chain"], [3], [0.0], widths=[0])
 
 
 def test_there_are_no_records_before_an_evaluation(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"records.jsonl does not exist; run the evaluation first"):
         read_records(tmp_path / "records.jsonl")
+
+
+def test_contexts_that_do_not_fit_are_recorded_as_left_out(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    """The context holds 256 tokens; 6 of them are needed for the answer."""
+    path, room = tmp_path / "records.jsonl", tiny_bundle.target.config.max_positions - 6
+    tokens = tiny_bundle.encode("x\n" * 300)
+    assert len(tokens) > room
+    long = [Context(f"code-{size}", "code", "", tiny_bundle.decode(tokens[:size])) for size in (room, room + 1)]
+    settings = (Setting("chain", 4, 0.0), Setting("tfm", 4, 1.0))
+    records = evaluate(tiny_bundle, long, replace(EVALUATION, settings=settings), path)
+    assert [r.get("left_out") for r in records] == [None, None, "does not fit", "does not fit"]
+    assert [(s.contexts, s.left_out, s.too_long) for s in summarise(records)] == [(1, 0, 1)] * 2
+    assert evaluate(tiny_bundle, long, replace(EVALUATION, settings=settings), path) == records
 
 
 def test_contexts_that_repeat_themselves_are_left_out_at_temperature_zero_alone(
@@ -189,201 +361,3 @@ def test_contexts_that_repeat_themselves_are_left_out_at_temperature_zero_alone(
     assert math.isnan(chain.mal.value)
     evaluate(tiny_bundle, CONTEXTS, replace(EVALUATION, settings=settings, least_distinct=1.0), path)
     assert read_records(path) == records
-
-
-def record(
-    context: str, method: str, committed: int, calls: int, depths: Sequence[Sequence[int]] = (), **changes: Any
-) -> dict[str, Any]:
-    fields = {"context": context, "kind": context[0], "method": method, "budget": 16, "temperature": 0.0}
-    counts = {"committed": committed, "target_calls": calls, "drafter_calls": 3 * calls, "depths": depths}
-    return fields | counts | changes
-
-
-BY_HAND = [
-    record("a1", "chain", 4, 2, [[2, 2], [2, 0]]),
-    record("a1", "tfm", 6, 2, [[2, 2], [2, 1], [1, 1]]),
-    record("b1", "chain", 4, 4, [[4, 0]]),
-    record("b1", "tfm", 4, 2, [[2, 1], [1, 1]]),
-    record("c1", "chain", 0, 0, left_out="repeats itself"),
-    record("c1", "tfm", 0, 0, left_out="repeats itself"),
-    record("a1", "tfm", 5, 5, temperature=1.0),
-]
-
-
-def test_summary_by_hand() -> None:
-    chain, tfm, sampled = summarise(BY_HAND)
-    assert (chain.method, tfm.method, sampled.temperature) == ("chain", "tfm", 1.0)
-    assert chain.mal == ratio_estimate([4.0, 4.0], [2.0, 4.0])
-    assert tfm.mal.value == 10 / 4
-    assert (tfm.contexts, tfm.left_out, tfm.target_calls, tfm.calls_per_step) == (2, 1, 4, 3.0)
-    assert chain.acceptance == (2 / 6, 0.0)
-    assert tfm.acceptance == (3 / 4, 2 / 4, 1 / 4)
-
-
-def test_summary_by_kind_of_text() -> None:
-    summaries = {(s.kind, s.method, s.temperature): s for s in summarise(BY_HAND, by_kind=True)}
-    assert summaries["a", "tfm", 0.0].mal.value == 3.0
-    assert summaries["b", "tfm", 0.0].mal.value == 2.0
-    assert summaries["c", "tfm", 0.0].contexts == 0
-    assert summaries["all", "tfm", 0.0].mal.value == 2.5
-
-
-def test_markdown_table() -> None:
-    lines = markdown_table(summarise(BY_HAND)).splitlines()
-    assert lines[3] == "| 0 | tfm | 16 | 2 | 2.500 | 0.500 | 4 | 3.0 |"
-    assert markdown_table(summarise(BY_HAND, by_kind=True)).count("| tfm, b |") == 2
-
-
-def test_paired_gain_by_hand() -> None:
-    """TfM 10 / 4, chain 8 / 6: gain 7 / 8. Influences +-1/15, so the error is 15/8 * sqrt(2 * 2 / 15^2) = 1/4."""
-    estimate = gain(BY_HAND, "tfm", "chain", 16, 0.0)
-    assert estimate.value == pytest.approx(0.875)
-    assert estimate.standard_error == pytest.approx(0.25)
-
-
-def test_a_gain_counts_contexts_that_both_methods_have() -> None:
-    more = [*BY_HAND, record("d1", "tfm", 100, 1), record("e1", "chain", 1, 100)]
-    assert gain(more, "tfm", "chain", 16, 0.0) == gain(BY_HAND, "tfm", "chain", 16, 0.0)
-    one = gain(BY_HAND[:2], "tfm", "chain", 16, 0.0)
-    assert all(math.isnan(figure) for figure in one)
-
-
-def test_the_error_of_a_gain_is_the_spread_of_repeated_experiments() -> None:
-    """Both methods suffer from the same hard texts, so the paired error is far below that of two separate runs."""
-    generator = random.Random(0)
-    values, errors = [], []
-    for _ in range(800):
-        records = []
-        for index in range(40):
-            hardness, calls = generator.uniform(1.0, 5.0), generator.randint(5, 20)
-            records.append(record(f"x{index}", "chain", round(calls * hardness), calls))
-            noise = generator.uniform(0.9, 1.5)
-            records.append(record(f"x{index}", "tfm", round(calls * hardness * noise), calls))
-        estimate = gain(records, "tfm", "chain", 16, 0.0)
-        values.append(estimate.value)
-        errors.append(estimate.standard_error)
-    mean = sum(values) / len(values)
-    spread = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    assert sum(errors) / len(errors) == pytest.approx(spread, rel=0.08)
-
-
-def test_a_report_carries_its_provenance(tiny_bundle: Bundle, whole: Path, tmp_path: Path) -> None:
-    path = tmp_path / "results" / "mal.json"
-    write_report(read_records(whole), tiny_bundle, EVALUATION, path)
-    document = json.loads(path.read_text())
-    assert document["provenance"].keys() >= {"command", "date", "commit", "device", "threads", "torch", "python"}
-    assert document["provenance"]["device"] == device_name("cpu")
-    assert document["setup"]["dtype"] == "float32"
-    assert document["setup"]["target"] == tiny_bundle.target.fingerprint()
-    assert (document["setup"]["seed"], document["setup"]["max_new_tokens"]) == (0, 6)
-    text = path.with_suffix(".md").read_text()
-    for name in ("command", "date", "commit", "device", "torch"):
-        assert f"{name}: {document['provenance'][name]}" in text
-    assert "dtype: float32" in text
-
-
-def test_a_report_holds_the_summaries_and_the_gains(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    path = tmp_path / "mal.json"
-    write_report(BY_HAND, tiny_bundle, EVALUATION, path)
-    document = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    chosen = [s for s in document["summaries"] if (s["method"], s["kind"]) == ("tfm", "all")]
-    assert [s["mal"] for s in chosen] == [
-        {"value": 2.5, "standard_error": pytest.approx(0.5)},
-        {"value": 1.0, "standard_error": None},
-    ]
-    assert document["gains"][0] == {
-        "temperature": 0.0,
-        "budget": 16,
-        "baseline": "chain",
-        "gain": pytest.approx(0.875),
-        "standard_error": pytest.approx(0.25),
-    }
-    text = path.with_suffix(".md").read_text()
-    assert "| 0 | 16 | chain | +87.5 % | 25.0 % |" in text
-    assert "1 contexts are left out" in text
-    assert markdown_table(summarise(BY_HAND)) in text
-
-
-def test_kinds_of_contexts_take_turns(tmp_path: Path) -> None:
-    kinds = ["code", "code", "code", "chat", "docs", "chat"]
-    save_contexts([Context(f"{i}", kind, "", "x") for i, kind in enumerate(kinds)], tmp_path / "contexts.jsonl")
-    ordered = load_contexts(tmp_path / "contexts.jsonl")
-    assert [(context.name, context.kind) for context in ordered] == [
-        ("3", "chat"),
-        ("0", "code"),
-        ("4", "docs"),
-        ("5", "chat"),
-        ("1", "code"),
-        ("2", "code"),
-    ]
-    assert load_contexts(tmp_path / "contexts.jsonl", limit=2) == ordered[:2]
-    assert load_contexts(tmp_path / "contexts.jsonl", limit=100) == ordered
-
-
-def test_contexts_come_back_as_saved(tmp_path: Path) -> None:
-    contexts = [Context("one", "docs", "manuals: x", 'line\u2028separator, "quoted"\x85\n\tend 한국어 👋')]
-    save_contexts(contexts, tmp_path / "contexts.jsonl")
-    assert load_contexts(tmp_path / "contexts.jsonl") == contexts
-
-
-LINE = '{"name": "a", "kind": "docs", "source": "", "prompt": "x"}'
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (LINE[:-3], r"contexts.jsonl is not a file of contexts: "),
-        ('{"name": "a"}', "is not a file of contexts: every line holds name, kind, source and prompt"),
-        (LINE[:-1] + ', "more": 1}', "every line holds name, kind, source and prompt"),
-        ("[1]", "is not a file of contexts"),
-        ("\n\n", "holds no contexts"),
-        (f"{LINE}\n{LINE}", "names two contexts 'a'; give each its own name"),
-    ],
-)
-def test_a_damaged_file_of_contexts_is_refused(tmp_path: Path, content: str, sentence: str) -> None:
-    (tmp_path / "contexts.jsonl").write_text(content)
-    with pytest.raises(ValueError, match=sentence):
-        load_contexts(tmp_path / "contexts.jsonl")
-
-
-def test_a_missing_file_and_a_limit_below_one_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="does not exist; give a JSON-lines file with name, kind, source and prompt"):
-        load_contexts(tmp_path / "nowhere.jsonl")
-    (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match="is not a file of contexts"):
-        load_contexts(tmp_path / "binary.jsonl")
-    for limit in (0, -1):
-        with pytest.raises(ValueError, match=f"the limit must be at least 1 context, got {limit}"):
-            load_contexts(limit=limit)
-
-
-def texts_to_choose_from() -> list[tuple[str, str, str]]:
-    lines = "".join(f"line {number} of a file with some words in it\n" for number in range(60))
-    texts = [("stdlib", f"{n}.py", f"# {n}\n{lines}") for n in range(8)]
-    texts += [("manuals", f"{n}.html", f"Page {n}\n{lines}") for n in range(8)]
-    texts += [("docs", "short.rst", "short\n")]
-    return texts + [
-        (kind, f"{kind} {n}?", conversation(f"{kind} {n}?", "!")) for kind in ("chat", "maths") for n in range(8)
-    ]
-
-
-def test_chosen_contexts_are_openings_and_excerpts_of_held_out_texts() -> None:
-    texts = texts_to_choose_from()
-    whole = {f"{source}: {key}": text for source, key, text in texts}
-    chosen = choose_contexts(texts, per_kind=5, seed=0, count_tokens=lambda text: len(text) // 3)
-    assert [context.kind for context in chosen] == ["chat"] * 5 + ["maths"] * 5 + ["code"] * 5 + ["docs"] * 5
-    assert len({context.name for context in chosen}) == len({context.prompt for context in chosen}) == 20
-    for context in chosen:
-        assert context.prompt in whole[context.source]
-        if context.kind in ("chat", "maths"):
-            assert context.prompt.endswith("<|im_end|>\n<|im_start|>assistant\n")
-        else:
-            assert 300 <= len(context.prompt) <= 760
-            assert context.prompt.endswith("\n")
-    assert chosen == choose_contexts(texts, 5, 0, lambda text: len(text) // 3)
-    assert chosen != choose_contexts(texts, 5, 1, lambda text: len(text) // 3)
-
-
-def test_contexts_longer_than_allowed_are_passed_over() -> None:
-    chosen = choose_contexts(texts_to_choose_from(), 5, 0, count_tokens=len, longest=60)
-    assert {context.kind for context in chosen} == {"chat", "maths"}

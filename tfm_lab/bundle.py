@@ -13,7 +13,8 @@ from tokenizers import Tokenizer
 
 from tfm_lab.chat_template import ChatTemplate, read_chat_template
 from tfm_lab.fetching import fetched, fetched_from_hub, is_hub_id, names
-from tfm_lab.models.checkpoint import check_target, load_drafter, load_target, load_weaver
+from tfm_lab.models.autoregressive import AutoregressiveDrafter
+from tfm_lab.models.checkpoint import check_target, load_autoregressive, load_drafter, load_target, load_weaver
 from tfm_lab.models.config import TargetConfig
 from tfm_lab.models.drafter import FactorisedDrafter
 from tfm_lab.models.target import TargetModel
@@ -81,10 +82,12 @@ class Bundle(TargetOnly):
 
     Attributes:
         weaver: ``None`` if the folder has none.
+        autoregressive: the drafter of the ``ard-`` methods, ``None`` if the folder has none.
     """
 
     drafter: FactorisedDrafter
     weaver: Weaver | None
+    autoregressive: AutoregressiveDrafter | None = None
 
 
 def load_bundle(
@@ -96,12 +99,13 @@ def load_bundle(
 ) -> Bundle:
     """Load a shipped bundle by name, or any folder with ``drafter/``, perhaps ``weaver/``, and its target.
 
-    The target is in ``target/``, or a fetched one that ``bundle.json`` names. Offline; nothing in a bundle is executed
-    (a chat template is rendered in a sandbox).
+    A folder may also hold ``autoregressive/``, a drafter of the classical kind. The target is in ``target/``, or a
+    fetched one that ``bundle.json`` names. Offline; nothing in a bundle is executed (a chat template is rendered in a
+    sandbox).
 
     Args:
-        target: use this one instead: a folder, or the name of a fetched target. Drafter and Weaver that were trained
-            for another target are refused.
+        target: use this one instead: a folder, or the name of a fetched target. Drafters and a Weaver that were
+            trained for another target are refused.
 
     Raises:
         ValueError: if there is no such bundle, its target was not fetched, a file is missing or damaged, or its parts
@@ -122,7 +126,9 @@ def load_bundle(
     alone = load_target_only(target or str(folder), dtype=dtype, device=device)
     drafter = load_drafter(folder / "drafter", alone.target)
     weaver = load_weaver(folder / "weaver", alone.target) if (folder / "weaver").is_dir() else None
-    return Bundle(name_or_path, alone.target, alone.tokenizer, alone.chat_template, drafter, weaver)
+    other = folder / "autoregressive"
+    autoregressive = load_autoregressive(other, alone.target) if other.is_dir() else None
+    return Bundle(name_or_path, alone.target, alone.tokenizer, alone.chat_template, drafter, weaver, autoregressive)
 
 
 def load_target_only(

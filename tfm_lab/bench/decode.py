@@ -92,7 +92,9 @@ def bench_decode(
             if method == AUTOREGRESSIVE:
                 trace = autoregressive_decode(bundle.target, prompt, config)
             else:
-                speculator = make_speculator(method, bundle.drafter, bundle.weaver, sampling)
+                speculator = make_speculator(
+                    method, bundle.drafter, bundle.weaver, sampling, autoregressive=bundle.autoregressive
+                )
                 trace = speculative_decode(bundle.target, speculator, prompt, config)
             if index:
                 traces[method].append(trace.uninterrupted())

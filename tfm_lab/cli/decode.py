@@ -108,7 +108,7 @@ def command(
         models, speculator = load_target_only(target or bundle, dtype=weights, device=place), None
     else:
         models = load_bundle(bundle, target=target, dtype=weights, device=place)
-        speculator = make_speculator(method, models.drafter, models.weaver, sampling, rule)
+        speculator = make_speculator(method, models.drafter, models.weaver, sampling, rule, models.autoregressive)
     config = DecodeConfig(max_new_tokens, sampling, tree, models.target.config.stop_tokens, seed)
     tokens = models.chat(text) if chat else models.encode(text)
     if speculator is None:

@@ -21,7 +21,7 @@ def bundle_option() -> Decorator:
         "--bundle",
         default="hybrid",
         show_default=True,
-        help="Shipped bundle, or a folder with target/, drafter/, weaver/.",
+        help="Shipped bundle, or a folder with target/, drafter/, weaver/, autoregressive/.",
     )
 
 
@@ -76,7 +76,7 @@ def check_report_path(path: Path | None) -> None:
     if path is None:
         return
     if path.suffix != ".json":
-        raise ValueError(f"--out takes the name of a .json file (the table goes beside it as .md), got {path}")
+        raise ValueError(f"--out takes the name of a .json file (tables and pages go beside it), got {path}")
     check_writable(path)
     check_writable(path.with_suffix(".md"))
 

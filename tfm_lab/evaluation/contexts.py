@@ -4,13 +4,15 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tfm_lab.bundle import TargetOnly
 from tfm_lab.training.corpus import json_lines
 
 HELD_OUT = Path(__file__).parent.parent / "data" / "held_out.jsonl"
 KINDS = ("chat", "maths", "code", "docs")
+REQUIRED, OPTIONAL = {"name", "kind", "source", "prompt"}, {"is_question"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +24,18 @@ class Context:
         kind: one of ``KINDS``.
         source: where the text comes from, for attribution.
         prompt: the text itself, chat markers included.
+        is_question: the prompt is what a user asks, to be put into the target's own chat format.
     """
 
     name: str
     kind: str
     source: str
     prompt: str
+    is_question: bool = False
+
+    def tokens(self, models: TargetOnly) -> list[int]:
+        """Token ids of the prompt as this target reads it."""
+        return models.chat(self.prompt) if self.is_question else models.encode(self.prompt)
 
 
 def load_contexts(path: Path = HELD_OUT, limit: int | None = None) -> list[Context]:
@@ -47,8 +55,7 @@ def load_contexts(path: Path = HELD_OUT, limit: int | None = None) -> list[Conte
         records = [json.loads(line) for line in json_lines(path)]
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a file of contexts: {error}") from None
-    wanted = {field.name for field in fields(Context)}
-    if any(not isinstance(record, dict) or record.keys() != wanted for record in records):
+    if not all(_is_context(record) for record in records):
         raise ValueError(f"{path} is not a file of contexts: every line holds name, kind, source and prompt")
     contexts = [Context(**record) for record in records]
     names = Counter(context.name for context in contexts)
@@ -56,14 +63,26 @@ def load_contexts(path: Path = HELD_OUT, limit: int | None = None) -> list[Conte
         raise ValueError(f"{path} holds no contexts")
     if names.most_common(1)[0][1] > 1:
         raise ValueError(f"{path} names two contexts {names.most_common(1)[0][0]!r}; give each its own name")
+    return taking_turns(contexts)[:limit]
+
+
+def _is_context(record: object) -> bool:
+    if not isinstance(record, dict) or record.keys() - OPTIONAL != REQUIRED:
+        return False
+    return all(isinstance(value, bool if name in OPTIONAL else str) for name, value in record.items())
+
+
+def taking_turns(contexts: Sequence[Context]) -> list[Context]:
+    """One context of each kind, then the next of each, so that any prefix is balanced."""
     kinds = sorted({context.kind for context in contexts})
     by_kind = [[context for context in contexts if context.kind == kind] for kind in kinds]
-    ordered = [group[index] for index in range(len(contexts)) for group in by_kind if index < len(group)]
-    return ordered if limit is None else ordered[:limit]
+    return [group[index] for index in range(len(contexts)) for group in by_kind if index < len(group)]
 
 
 def save_contexts(contexts: Sequence[Context], path: Path) -> None:
-    lines = (json.dumps(asdict(context), ensure_ascii=False) for context in contexts)
+    """Write what :func:`load_contexts` reads."""
+    rows = (asdict(context) for context in contexts)
+    lines = (json.dumps({k: v for k, v in row.items() if k in REQUIRED or v}, ensure_ascii=False) for row in rows)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

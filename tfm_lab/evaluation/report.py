@@ -1,80 +1,111 @@
-"""The published form of an evaluation: summary JSON and a Markdown table, each with its provenance."""
+"""The published form of an evaluation: JSON, Markdown tables and an HTML page, each with its provenance."""
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tfm_lab.bundle import Bundle
-from tfm_lab.evaluation.runs import Evaluation
-from tfm_lab.evaluation.summary import Summary, gain, markdown_table, summarise
+from tfm_lab.evaluation.ceiling import Ceiling
+from tfm_lab.evaluation.figures import budget_figure, ceiling_figure, depth_figure, kind_figure
+from tfm_lab.evaluation.page import html_page
+from tfm_lab.evaluation.records import Record, records_header
+from tfm_lab.evaluation.settings import Evaluation
+from tfm_lab.evaluation.statistics import LEVEL, RESAMPLES, SEED
+from tfm_lab.evaluation.summary import ALL, Gain, Summary, gains, summarise
+from tfm_lab.evaluation.tables import ceiling_table, depth_table, gain_table, summary_table
 from tfm_lab.provenance import describe_run
 
+TITLE = "Mean accepted length on held-out contexts"
+WHAT = "mean accepted length on held-out contexts (bonus included; standard error and intervals over contexts)"
 
-def write_report(records: Sequence[dict[str, Any]], bundle: Bundle, evaluation: Evaluation, path: Path) -> None:
-    """Write ``path`` (JSON) and the table beside it (``.md``)."""
+
+def write_report(
+    records: Sequence[Record],
+    bundle: Bundle,
+    evaluation: Evaluation,
+    path: Path,
+    contexts: str = "",
+    ceiling: Ceiling | None = None,
+) -> None:
+    """Write ``path`` (JSON), and tables (``.md``) and a page with figures (``.html``) beside it; all or nothing.
+
+    Args:
+        contexts: where the contexts come from.
+    """
     provenance = describe_run(str(bundle.target.device))
-    dtype = str(bundle.target.dtype).removeprefix("torch.")
-    setup = {"bundle": bundle.name, "target": bundle.target.fingerprint(), "dtype": dtype, "seed": evaluation.seed}
-    setup |= {"max_new_tokens": evaluation.max_new_tokens, "children": evaluation.children}
-    setup |= {"least_distinct": evaluation.least_distinct}
-    overall, by_kind = summarise(records), [s for s in summarise(records, by_kind=True) if s.kind != "all"]
-    gains = _gains(records)
+    setup = {"bundle": bundle.name, "contexts": contexts} | records_header(bundle, evaluation)
+    setup |= {"records made on": ", ".join(sorted({record["device"] for record in records}))}
+    setup |= {"bootstrap": f"{RESAMPLES} resamples of contexts, percentile, {LEVEL:.0%}, seed {SEED}"}
+    overall, by_kind = summarise(records), [s for s in summarise(records, by_kind=True) if s.kind != ALL]
+    found = gains(records)
     document = {
-        "what": "mean accepted length on held-out contexts (bonus included; standard error over contexts)",
+        "what": WHAT,
         "provenance": provenance,
         "setup": setup,
-        "summaries": [_to_dict(summary) for summary in [*overall, *by_kind]],
-        "gains": gains,
+        "summaries": [_summary_to_dict(summary) for summary in [*overall, *by_kind]],
+        "gains": [_gain_to_dict(found_gain) for found_gain in found],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(_without_nan(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    facts = ", ".join(f"{name}: {value}" for name, value in (provenance | setup).items())
-    left_out = max((summary.left_out for summary in overall), default=0)
-    text = [
-        "# Mean accepted length on held-out contexts",
-        "",
-        f"{document['what'].capitalize()}. {facts}.",
-        "",
-        f"At temperature 0, {left_out} contexts are left out because their plain continuation repeats itself.",
-        "",
-        markdown_table(overall),
-        "## Gains on the same contexts",
-        "",
-        "| T | B | TfM over | gain | standard error |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {g['temperature']:g} | {g['budget']} | {g['baseline']} | {100 * g['gain']:+.1f} % "
-            f"| {100 * g['standard_error']:.1f} % |"
-            for g in gains
-        ),
-        "",
-        "## By kind of text",
-        "",
-        markdown_table(by_kind),
+    tables = [
+        summary_table(overall),
+        gain_table(found),
+        depth_table(overall),
+        summary_table(by_kind, "By kind of text"),
     ]
-    path.with_suffix(".md").write_text("\n".join(text), encoding="utf-8")
+    temperatures = sorted({summary.setting.temperature for summary in overall})
+    figures = [
+        draw(chosen, temperature)
+        for draw, chosen in ((budget_figure, overall), (depth_figure, overall), (kind_figure, by_kind))
+        for temperature in temperatures
+    ]
+    if ceiling is not None:
+        document["ceiling"] = _ceiling_to_dict(ceiling)
+        tables.insert(2, ceiling_table(ceiling))
+        figures.append(ceiling_figure(ceiling))
+    facts = provenance | setup
+    notes = _notes(overall)
+    listed = ", ".join(f"{name}: {value}" for name, value in facts.items())
+    text = [f"# {TITLE}", "", f"{WHAT.capitalize()}. {listed}.", "", *(f"{note}\n" for note in notes)]
+    for table in tables:
+        text += [f"## {table.title}", "", *([table.note, ""] if table.note else []), table.markdown()]
+    files = {
+        path: json.dumps(_without_nan(document), indent=1, allow_nan=False) + "\n",
+        path.with_suffix(".md"): "\n".join(text),
+        path.with_suffix(".html"): html_page(TITLE, [f"{WHAT.capitalize()}.", *notes], facts, figures, tables),
+    }
+    _write_together(files)
 
 
-def _gains(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    gains: list[dict[str, Any]] = []
-    settings = dict.fromkeys((r["temperature"], r["budget"]) for r in records if r["method"] == "tfm")
-    methods = {r["method"] for r in records}
-    for temperature, budget in sorted(settings):
-        for baseline in ("ddtree", "chain"):
-            if baseline in methods:
-                estimate = gain(records, "tfm", baseline, budget, temperature)
-                gains.append(
-                    {
-                        "temperature": temperature,
-                        "budget": budget,
-                        "baseline": baseline,
-                        "gain": estimate.value,
-                        "standard_error": estimate.standard_error,
-                    }
-                )
-    return gains
+def _notes(overall: Sequence[Summary]) -> list[str]:
+    left_out = max((summary.left_out for summary in overall), default=0)
+    too_long = max((summary.too_long for summary in overall), default=0)
+    notes = [
+        f"At temperature 0, {left_out} contexts are left out because their plain continuation repeats itself.",
+        f"{too_long} contexts are left out because prompt and new tokens do not fit the target's context.",
+    ]
+    if any(summary.replayed for summary in overall):
+        notes.append(
+            "The target wrote each text once and every setting was replayed on it. For the greedy and target_sample "
+            "rules that is what decoding gives, up to near ties in floating point."
+        )
+    return notes
+
+
+def _write_together(files: Mapping[Path, str]) -> None:
+    """All files are complete on the disk before the first one takes its place."""
+    places = {path.resolve(): text for path, text in files.items()}
+    scratch = {place: place.with_name(f".{place.name}.part") for place in places}
+    try:
+        for place, text in places.items():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            scratch[place].write_text(text, encoding="utf-8")
+        for place, part in scratch.items():
+            part.replace(place)
+    finally:
+        for part in scratch.values():
+            part.unlink(missing_ok=True)
 
 
 def _without_nan(value: Any) -> Any:
@@ -86,8 +117,28 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _to_dict(summary: Summary) -> dict[str, Any]:
+def _summary_to_dict(summary: Summary) -> dict[str, Any]:
     fields = summary._asdict()
-    fields["mal"] = {"value": summary.mal.value, "standard_error": summary.mal.standard_error}
+    setting, interval = fields.pop("setting"), fields.pop("interval")
+    fields["mal"] = interval._asdict() | {"standard_error": summary.mal.standard_error}
+    fields["macro"] = summary.macro._asdict()
     fields["acceptance"] = [round(share, 4) for share in summary.acceptance]
-    return fields
+    fields["conditional"] = [round(share, 4) for share in summary.conditional]
+    return asdict(setting) | fields
+
+
+def _gain_to_dict(found: Gain) -> dict[str, Any]:
+    return asdict(found.setting) | {
+        "baseline": found.baseline.method,
+        "contexts": found.contexts,
+        "gain": found.overall.value,
+        "standard_error": found.overall.standard_error,
+        "low": found.interval.low,
+        "high": found.interval.high,
+        "macro": found.macro._asdict(),
+    }
+
+
+def _ceiling_to_dict(ceiling: Ceiling) -> dict[str, Any]:
+    figures = {name: [figure._asdict() for figure in column] for name, column in ceiling.figures().items()}
+    return {"anchors": ceiling.anchors, "continuations": ceiling.continuations, "by_depth": figures}

@@ -1,104 +1,165 @@
-"""Tables from evaluation records."""
+"""Figures from evaluation records: MAL with intervals, macro averages, acceptance by depth, paired gains."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
+import numpy as np
+
+from tfm_lab.evaluation.records import Record, key_of
+from tfm_lab.evaluation.runs import REPEATS
+from tfm_lab.evaluation.settings import Setting
+from tfm_lab.evaluation.statistics import UNKNOWN, Bounded, Counts, gain_of_ratios, mean_ratio
 from tfm_lab.metrics import Estimate, ratio_estimate
+
+ALL = "all"
+BASELINES = ("ddtree", "chain", "ard-tree", "ard-chain")
 
 
 class Summary(NamedTuple):
     """One setting over all contexts, or over those of one kind.
 
     Attributes:
+        replayed: whether texts written beforehand were replayed; nothing was decoded then.
         mal: mean accepted length, bonus included, with its standard error over contexts.
+        interval: the same with its bootstrap interval over contexts.
+        macro: mean of the MALs of the kinds of text, resampled kind by kind; unknown for a single kind.
         contexts: contexts that count.
         left_out: contexts left out because their plain continuation repeats itself.
+        too_long: contexts left out because they do not fit the target's context.
         acceptance: share of steps that accepted at least d drafts, for d = 1, 2, ...
-        calls_per_step: sequential Weaver calls per target call.
+        conditional: the same share among the steps whose tree had a node of that depth below the accepted path.
+        calls_per_step: sequential calls of Weaver or autoregressive drafter per target call (NaN if replayed).
+        tokens_per_second: tokens over time in steps, prefill left out (NaN if replayed, or on several devices).
     """
 
-    method: str
-    budget: int
-    temperature: float
+    setting: Setting
+    replayed: bool
     kind: str
     mal: Estimate
+    interval: Bounded
+    macro: Bounded
     contexts: int
     left_out: int
+    too_long: int
     target_calls: int
     acceptance: tuple[float, ...]
+    conditional: tuple[float, ...]
     calls_per_step: float
+    tokens_per_second: float
 
 
-def summarise(records: Sequence[dict[str, Any]], *, by_kind: bool = False) -> list[Summary]:
-    """One summary per setting, in the order in which settings first appear; with ``by_kind`` also one per kind."""
-    settings = dict.fromkeys((r["temperature"], r["method"], r["budget"]) for r in records)
-    kinds = ["all", *sorted({r["kind"] for r in records})] if by_kind else ["all"]
-    summaries: list[Summary] = []
-    for temperature, method, budget in sorted(settings, key=lambda s: (s[0], list(settings).index(s))):
-        chosen = [r for r in records if (r["temperature"], r["method"], r["budget"]) == (temperature, method, budget)]
-        for kind in kinds:
-            group = [r for r in chosen if kind in ("all", r["kind"])]
-            summaries.append(_summary(group, method, budget, temperature, kind))
-    return summaries
+class Gain(NamedTuple):
+    """TfM against a baseline with trees of the same size, on the same contexts.
 
-
-def gain(records: Sequence[dict[str, Any]], better: str, baseline: str, budget: int, temperature: float) -> Estimate:
-    """Relative gain in MAL of one method over another on the same contexts, with a paired standard error.
-
-    The error is that of the ratio of two ratios, contexts as units, by the delta method.
+    Attributes:
+        baseline: the other method.
+        overall: relative gain in MAL, with its standard error.
+        interval: the same with its bootstrap interval, contexts resampled in pairs.
+        macro: relative gain in the macro average, contexts resampled kind by kind.
     """
-    pairs: dict[str, dict[str, dict[str, Any]]] = {}
+
+    setting: Setting
+    baseline: Setting
+    contexts: int
+    overall: Estimate
+    interval: Bounded
+    macro: Bounded
+
+
+def summarise(records: Sequence[Record], *, by_kind: bool = False) -> list[Summary]:
+    """One summary per setting, in the order in which settings first appear; with ``by_kind`` also one per kind."""
+    groups: dict[tuple[Setting, bool], list[Record]] = {}
     for record in records:
-        if record["budget"] == budget and record["temperature"] == temperature and "left_out" not in record:
-            pairs.setdefault(record["context"], {})[record["method"]] = record
-    both = [pair for pair in pairs.values() if better in pair and baseline in pair]
-    top, bottom = (
-        ratio_estimate([p[m]["committed"] for p in both], [p[m]["target_calls"] for p in both])
-        for m in (better, baseline)
+        key = key_of(record)
+        groups.setdefault((key.setting, key.replayed), []).append(record)
+    kinds = [ALL, *sorted({record["kind"] for record in records})] if by_kind else [ALL]
+    return [
+        _summary([r for r in chosen if kind in (ALL, r["kind"])], setting, replayed, kind)
+        for (setting, replayed), chosen in sorted(groups.items(), key=lambda group: group[0][0].temperature)
+        for kind in kinds
+    ]
+
+
+def gains(records: Sequence[Record], method: str = "tfm") -> list[Gain]:
+    """Every setting of ``method`` against the baselines whose trees have the same size."""
+    settings = dict.fromkeys(key_of(record).setting for record in records)
+    found: list[Gain] = []
+    for setting in sorted((s for s in settings if s.method == method), key=lambda s: s.temperature):
+        for name in BASELINES:
+            baseline = replace(setting, method=name).essential
+            if baseline in settings:
+                found.append(gain(records, setting, baseline))
+    return found
+
+
+def gain(records: Sequence[Record], better: Setting, baseline: Setting) -> Gain:
+    """Relative gain in MAL of one setting over another on the contexts that both have.
+
+    The standard error is that of the ratio of two ratios, contexts as units, by the delta method.
+    """
+    pairs: dict[tuple[str, str], dict[Setting, Record]] = {}
+    for record in records:
+        key = key_of(record)
+        if key.setting in (better, baseline) and "left_out" not in record:
+            pairs.setdefault((key.context, key.prompt), {})[key.setting] = record
+    both = [(p[better], p[baseline]) for p in pairs.values() if len(p) == 2]
+    counts = np.array(
+        [[top["committed"], top["target_calls"], low["committed"], low["target_calls"]] for top, low in both],
+        dtype=np.float64,
+    ).reshape(-1, 4)
+    kinds = [top["kind"] for top, _ in both]
+    interval, macro = gain_of_ratios([counts]), gain_of_ratios(_by_kind(counts, kinds))
+    return Gain(better, baseline, len(both), Estimate(interval.value, _gain_error(counts)), interval, macro)
+
+
+def _gain_error(counts: Counts) -> float:
+    texts, total = len(counts), counts.sum(axis=0)
+    if texts < 2 or not total.all():
+        return math.nan
+    top, low = total[0] / total[1], total[2] / total[3]
+    influence = (counts[:, 0] - top * counts[:, 1]) / total[0] - (counts[:, 2] - low * counts[:, 3]) / total[2]
+    return float(top / low * math.sqrt((influence**2).sum() * texts / (texts - 1)))
+
+
+def _summary(records: Sequence[Record], setting: Setting, replayed: bool, kind: str) -> Summary:
+    counted = [record for record in records if "left_out" not in record]
+    repeating = sum(record.get("left_out") == REPEATS for record in records)
+    pairs = [[record["committed"], record["target_calls"]] for record in counted]
+    counts = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    steps = int(counts[:, 1].sum())
+    deepest = max((len(record["depths"]) for record in counted), default=0)
+    reached, accepted = (
+        [sum(r["depths"][depth][column] for r in counted if depth < len(r["depths"])) for depth in range(deepest)]
+        for column in (0, 1)
     )
-    if len(both) < 2:
-        return Estimate(float("nan"), float("nan"))
-    total = {m: sum(p[m]["target_calls"] for p in both) for m in (better, baseline)}
-    influences = [
-        (p[better]["committed"] - top.value * p[better]["target_calls"]) / (total[better] * top.value)
-        - (p[baseline]["committed"] - bottom.value * p[baseline]["target_calls"]) / (total[baseline] * bottom.value)
-        for p in both
-    ]
-    ratio = top.value / bottom.value
-    spread = sum(influence**2 for influence in influences) * len(both) / (len(both) - 1)
-    return Estimate(ratio - 1.0, ratio * spread**0.5)
-
-
-def markdown_table(summaries: Iterable[Summary]) -> str:
-    """The summaries as a Markdown table."""
-    lines = [
-        "| T | method | B | texts | MAL | standard error | target calls | Weaver calls / step |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for s in summaries:
-        label = s.method if s.kind == "all" else f"{s.method}, {s.kind}"
-        lines.append(
-            f"| {s.temperature:g} | {label} | {s.budget} | {s.contexts} | {s.mal.value:.3f} | "
-            f"{s.mal.standard_error:.3f} | {s.target_calls} | {s.calls_per_step:.1f} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _summary(records: Sequence[dict[str, Any]], method: str, budget: int, temperature: float, kind: str) -> Summary:
-    counted = [r for r in records if "left_out" not in r]
-    calls = [float(r["target_calls"]) for r in counted]
-    steps = sum(calls)
-    deepest = max((len(r["depths"]) for r in counted), default=0)
-    accepted = [sum(r["depths"][d][1] for r in counted if d < len(r["depths"])) for d in range(deepest)]
+    calls = [record["drafter_calls"] for record in counted]
+    macro = mean_ratio(_by_kind(counts, [r["kind"] for r in counted])) if kind == ALL else UNKNOWN
     return Summary(
-        method,
-        budget,
-        temperature,
+        setting,
+        replayed,
         kind,
-        ratio_estimate([float(r["committed"]) for r in counted], calls),
+        ratio_estimate(counts[:, 0].tolist(), counts[:, 1].tolist()),
+        mean_ratio([counts]),
+        macro if len({record["kind"] for record in counted}) > 1 else UNKNOWN,
         len(counted),
-        len(records) - len(counted),
-        int(steps),
+        repeating,
+        len(records) - len(counted) - repeating,
+        steps,
         tuple(count / steps for count in accepted) if steps else (),
-        sum(r["drafter_calls"] for r in counted) / steps if steps else float("nan"),
+        tuple(a / r if r else math.nan for a, r in zip(accepted, reached, strict=True)),
+        sum(calls) / steps if steps and None not in calls else math.nan,
+        math.nan if replayed else _speed(counted),
     )
+
+
+def _speed(records: Sequence[Record]) -> float:
+    seconds = sum(sum(record["seconds"]) for record in records)
+    if seconds == 0.0 or len({record["device"] for record in records}) > 1:
+        return math.nan
+    return sum(record["committed"] for record in records) / seconds
+
+
+def _by_kind(counts: Counts, kinds: Sequence[str]) -> list[Counts]:
+    return [counts[[other == kind for other in kinds]] for kind in sorted(set(kinds))]
