@@ -7,6 +7,7 @@
 * Every test starts from the same seed of torch's global generator, which only the tests use.
 """
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 import jaxtyping
 import pytest
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is loaded: idle threads sleep instead of spinning
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
 jaxtyping.install_import_hook(["tfm_lab"], "runtime_types.checked")
 
 import torch  # noqa: E402
