@@ -111,7 +111,7 @@ def test_contexts_are_chosen_from_held_out_text_and_unasked_questions(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["corpus", "--recipe", "nosuch"], "there is no recipe 'nosuch'; use one of hybrid, tiny"),
+        (["corpus", "--recipe", "nosuch"], "there is no recipe 'nosuch'; use one of hybrid, smollm2, tiny"),
         (["corpus", "--recipe", "hybrid"], "the corpus has no source 'chat'; give --chat FILE"),
         (["corpus", "--recipe", "broken.toml"], "broken.toml is not valid TOML"),
         (["corpus", "--recipe", "tiny", "--device", "tpu"], "there is no device 'tpu'"),
@@ -293,4 +293,9 @@ def test_a_bundle_trained_by_the_commands_is_whole(tiny_work: Path, tmp_path: Pa
     shutil.copytree(tiny_work / "model", tmp_path / "moved")
     bundle = load_bundle(str(tmp_path / "moved"))
     assert bundle.weaver is not None
-    assert sorted(path.name for path in (tmp_path / "moved").iterdir()) == ["drafter", "target", "weaver"]
+    assert sorted(path.name for path in (tmp_path / "moved").iterdir()) == [
+        "autoregressive",
+        "drafter",
+        "target",
+        "weaver",
+    ]

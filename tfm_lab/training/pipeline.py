@@ -163,7 +163,7 @@ def train_drafter(work: Work, recipe: Recipe) -> bool:
     models, shape = _target(work, recipe), recipe.drafter
     config = shape.config(models.target.config, token_id(models.tokenizer, shape.mask_token))
     model = new_drafter(config, models.target, shape.fit.seed).to(work.device)
-    if not work.fit(DrafterTask(model, _drafter_data(work, models, shape), shape.gamma), shape.fit, "drafter"):
+    if not work.fit(DrafterTask(model, _drafter_data(work, models, shape, recipe), shape.gamma), shape.fit, "drafter"):
         return False
     if process_rank() == 0:
         save_drafter(model, models.target, work.folder / "model" / "drafter")
@@ -176,7 +176,7 @@ def train_weaver(work: Work, recipe: Recipe) -> bool:
     target, shape = _target(work, recipe).target, recipe.weaver
     drafter = load_drafter(_finished(work, "drafter"), target)
     model = new_weaver(shape.config(target.config, drafter.config.draft_depth), target, shape.fit.seed).to(work.device)
-    data = _block_data(work, target, shape.batch, shape.anchors, shape.fit.seed + 1, drafter.config.block_size)
+    data = _block_data(work, target, shape.batch, shape.anchors, shape.fit.seed + 1, drafter.config.block_size, recipe)
     if not work.fit(WeaverTask(model, drafter, data, shape.eta, shape.objective), shape.fit, "weaver"):
         return False
     if process_rank() == 0:
@@ -196,7 +196,7 @@ def train_autoregressive(work: Work, recipe: Recipe) -> bool:
     models = _target(work, recipe)
     config = shape.config(models.target.config, token_id(models.tokenizer, shape.mask_token))
     model = new_autoregressive(config, models.target, shape.fit.seed).to(work.device)
-    task = DrafterTask(model, _drafter_data(work, models, shape), shape.gamma)
+    task = DrafterTask(model, _drafter_data(work, models, shape, recipe), shape.gamma)
     if not work.fit(task, shape.fit, "autoregressive"):
         return False
     if process_rank() == 0:
@@ -251,10 +251,13 @@ def _sample_texts(documents: Sequence[Document], source: str) -> list[str]:
     return [d.text for d in _capped([d for d in documents if d.source == source], TOKENIZER_CHARACTERS)]
 
 
-def _drafter_data(work: Work, models: TargetOnly, shape: DrafterRecipe) -> BlockData:
-    return _block_data(work, models.target, shape.batch, shape.anchors, shape.fit.seed, shape.block_size)
+def _drafter_data(work: Work, models: TargetOnly, shape: DrafterRecipe, recipe: Recipe) -> BlockData:
+    seed, block = shape.fit.seed, shape.block_size
+    return _block_data(work, models.target, shape.batch, shape.anchors, seed, block, recipe)
 
 
-def _block_data(work: Work, target: TargetModel, batch: int, anchors: int, seed: int, block: int) -> BlockData:
+def _block_data(
+    work: Work, target: TargetModel, batch: int, anchors: int, seed: int, block: int, recipe: Recipe
+) -> BlockData:
     train, held_out = load_written(work.folder / "text.npz"), load_written(work.folder / "held_out_text.npz")
-    return BlockData(target, train, held_out, batch, anchors, seed, block)
+    return BlockData(target, train, held_out, batch, anchors, seed, block, recipe.text.replayed_tokens)

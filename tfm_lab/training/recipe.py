@@ -94,6 +94,7 @@ class TextRecipe:
     Attributes:
         length: tokens per text, prompt included.
         prompt_tokens: of a corpus window, or the most that a prompt of one of the kinds ``prompts`` may have.
+        replayed_tokens: of each held-out text that the decoded MAL in the training log is measured on.
         prompts: kinds of prompts, in equal shares (see :mod:`tfm_lab.training.prompts`); none for corpus windows.
         temperatures: take turns.
         least_distinct: a text is kept if at least this share of the tokens that the target wrote are distinct.
@@ -107,13 +108,14 @@ class TextRecipe:
     batch: int
     least_distinct: float
     prompts: tuple[str, ...] = ()
+    replayed_tokens: int = 96
     seed: int = 0
 
     def __post_init__(self) -> None:
         unknown = set(self.prompts) - set(PROMPT_KINDS)
         if unknown:
             raise ValueError(f"there are no prompts of kind {min(unknown)!r}; use {', '.join(PROMPT_KINDS)}")
-        _check_positive(self, "texts", "held_out_texts", "prompt_tokens", "batch")
+        _check_positive(self, "texts", "held_out_texts", "prompt_tokens", "batch", "replayed_tokens")
         if self.length <= self.prompt_tokens:
             raise ValueError(f"length {self.length} leaves nothing to write after {self.prompt_tokens} prompt tokens")
         if not self.temperatures or min(self.temperatures) < 0.0:

@@ -22,7 +22,7 @@ from tfm_lab.training.fit import Metrics
 from tfm_lab.training.losses import WEAVER_LOSSES, PoolComparison, block_cross_entropy
 
 REPORTED_DEPTHS = (1, 2, 4, 8, 15)
-REPLAYED_TEXTS, REPLAYED_TOKENS, REPLAYED_BUDGET = 32, 96, 64
+REPLAYED_TEXTS, REPLAYED_BUDGET = 32, 64
 
 
 def mixed_precision(device: torch.device) -> AbstractContextManager[object]:
@@ -90,6 +90,7 @@ class BlockData:
         batch: texts per step.
         anchors: blocks per text, at random places.
         block: tokens per block, anchor included.
+        replayed_tokens: new tokens of each held-out text on which acceptance is measured as a decode would have it.
     """
 
     target: TargetModel
@@ -99,6 +100,7 @@ class BlockData:
     anchors: int
     seed: int
     block: int = 16
+    replayed_tokens: int = 96
 
     def texts(self, step: int, *, held_out: bool = False) -> tuple[Tensor, Tensor]:
         """Texts and anchors of one step, in training this process's share. Tokens after an anchor are the target's."""
@@ -114,7 +116,7 @@ class BlockData:
         """A fixed slice of the held-out texts, to measure acceptance on as a decode would have it."""
         starts = np.maximum(self.held_out.written_from[:REPLAYED_TEXTS], 1).tolist()
         rows = zip(self.held_out.tokens[:REPLAYED_TEXTS].tolist(), starts, strict=True)
-        cut = [(tokens[: start + REPLAYED_TOKENS], start) for tokens, start in rows]
+        cut = [(tokens[: start + self.replayed_tokens], start) for tokens, start in rows]
         return [Text(tuple(tokens), start, len(tokens) - start) for tokens, start in cut]
 
     def _anchors(self, tokens: Tensor, written_from: Tensor, generator: torch.Generator) -> Tensor:
