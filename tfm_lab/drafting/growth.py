@@ -26,7 +26,10 @@ def stable_topk(scores: Float[Tensor, "rows entries"], count: int) -> Ranked:
     The scores must hold no NaN.
     """
     count = min(count, scores.shape[-1])
-    cut = scores.topk(count, dim=-1).values[:, -1:]
+    best = scores.topk(min(count + 1, scores.shape[-1]), dim=-1)
+    if bool((best.values[:, :-1] > best.values[:, 1:]).all()):  # no tie: the order is settled
+        return Ranked(best.values[:, :count], best.indices[:, :count])
+    cut = best.values[:, count - 1 : count]
     chosen = scores >= cut
     if int(chosen.sum()) > count * len(scores):
         above = scores > cut
