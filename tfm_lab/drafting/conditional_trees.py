@@ -4,6 +4,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import gt
 
 import torch
 from jaxtyping import Float
@@ -184,10 +185,16 @@ def _open_session(source: DraftSource, builder: str) -> ConditionalSession:
 def _top_children(proposals: Sequence[Proposal], count: int) -> list[list[tuple[int, float]]]:
     """For each proposal its ``count`` best (token, log-probability), best first; the earlier in the pool wins a tie."""
     log_probs = torch.stack([proposal.log_probs.detach() for proposal in proposals])
+    tokens = torch.stack([proposal.tokens for proposal in proposals])
+    best = log_probs.topk(min(count + 1, log_probs.shape[-1]), dim=-1)
+    values = best.values.tolist()
+    is_settled = len(values[0]) > count and all(all(map(gt, row, [*row[1:], -math.inf])) for row in values)
+    if is_settled:  # neither ties nor NaN nor impossible tokens
+        listed = tokens.gather(1, best.indices).tolist()
+        return [list(zip(*row, strict=True))[:count] for row in zip(listed, values, strict=True)]
     _refuse_nan(log_probs)
-    best = stable_topk(log_probs, count)
-    tokens = torch.stack([proposal.tokens for proposal in proposals]).gather(1, best.indices)
-    return pairs(tokens, best.values)
+    ranked = stable_topk(log_probs, count)
+    return pairs(tokens.gather(1, ranked.indices), ranked.values)
 
 
 def _normalised(proposal: Proposal) -> Proposal:
