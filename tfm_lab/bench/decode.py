@@ -1,5 +1,6 @@
 """Where a decoding step spends its time: draft, weave, verify, accept, commit, by method."""
 
+import gc
 import json
 import statistics
 import time
@@ -215,12 +216,19 @@ def _stage_table(method: str, budget: int, traces: Sequence[DecodeTrace]) -> Sta
 
 
 def _time(function: Callable[[], object], repeats: int) -> Spread:
-    function()
-    seconds = []
+    """Times of a function in a warm process, the garbage collector at rest (as ``timeit`` has it)."""
     for _ in range(repeats):
-        start = time.perf_counter()
         function()
-        seconds.append(time.perf_counter() - start)
+    gc.collect()
+    gc.disable()
+    try:
+        seconds = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            function()
+            seconds.append(time.perf_counter() - start)
+    finally:
+        gc.enable()
     return Spread.of(seconds)
 
 
