@@ -13,6 +13,8 @@ export OMP_WAIT_POLICY ?= PASSIVE
 
 BOOTSTRAP = $(PYTHON) -I tfm_lab/bootstrap.py $(if $(TORCH_INDEX),--torch-index '$(TORCH_INDEX)')
 VENV_PYTHON = .venv/bin/python
+# What waits for a browser or for a hung notebook has the machine for itself.
+TIMED_TESTS = tests/browser tests/runner
 
 .PHONY: help lab test run clean
 .DEFAULT_GOAL := help
@@ -33,7 +35,8 @@ test:
 	$(VENV_PYTHON) -m ruff format --check .
 	$(VENV_PYTHON) -m basedpyright
 	$(VENV_PYTHON) -c "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
-	$(VENV_PYTHON) -m pytest -n auto --maxprocesses 4 --dist worksteal
+	$(VENV_PYTHON) -m pytest $(TIMED_TESTS)
+	$(VENV_PYTHON) -m pytest -n auto --maxprocesses 4 --dist worksteal $(TIMED_TESTS:%=--ignore=%)
 
 run:
 	@$(BOOTSTRAP) setup
