@@ -89,7 +89,7 @@ def test_the_player_steps_through_a_growing_tree(opened: NotebookPage) -> None:
         page.keyboard.press("ArrowRight")
     status.get_by_text("TfM, 5 of 16.").wait_for()
     player.get_by_label("show as table").check()
-    player.get_by_role("columnheader", name="probability").wait_for()
+    player.get_by_role("columnheader", name="probability", exact=True).wait_for()
     assert opened.errors() == []
     assert opened.outside == []
     assert opened.console == []
