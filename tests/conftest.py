@@ -5,9 +5,11 @@
 * ``torch.empty`` and its kin return NaN where the package itself calls them, so that a kernel or a function that
   leaves a value unwritten cannot pass by luck.
 * Every test starts from the same seed of torch's global generator, which only the tests use.
+* Ctrl-C works, also where the tests were started in the background of a script: a shell lets such processes ignore it.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +21,8 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is loaded: idle threads sleep instead of spinning
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 jaxtyping.install_import_hook(["tfm_lab"], "runtime_types.checked")
 
 import torch  # noqa: E402
