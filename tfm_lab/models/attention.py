@@ -43,8 +43,10 @@ class TargetAttention(nn.Module):
         query, key, value, gate = self._project(x, rotary)
         buffer = state.buffer.append(length, key, value)
         keys, values = buffer.rows(length + x.shape[1])
-        visible = torch.ones(x.shape[1], keys.shape[2], dtype=torch.bool, device=x.device).tril(length)
-        return self._finish(attend(query, keys, values, visible[None, None]), gate), AttentionState(buffer)
+        visible = None
+        if x.shape[1] > 1:
+            visible = torch.ones(x.shape[1], keys.shape[2], dtype=torch.bool, device=x.device).tril(length)[None, None]
+        return self._finish(attend(query, keys, values, visible), gate), AttentionState(buffer)
 
     def verify(
         self,

@@ -87,10 +87,12 @@ def attend(
     """Softmax attention with scale 1/sqrt(size); groups of query heads share a key/value head.
 
     Args:
-        visible: True where a query may see a key; ``None`` means causal attention over equally many queries and keys.
+        visible: True where a query may see a key; ``None`` means causal attention over equally many queries and keys,
+            and for a single query that it sees every key (which spares a GPU the slow kernel for masks).
     """
+    is_causal = visible is None and query.shape[2] > 1
     return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=visible, is_causal=visible is None, enable_gqa=query.shape[1] != key.shape[1]
+        query, key, value, attn_mask=visible, is_causal=is_causal, enable_gqa=query.shape[1] != key.shape[1]
     )
 
 

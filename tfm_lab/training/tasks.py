@@ -217,7 +217,7 @@ class WeaverTask:
                 features = target.features(tokens, self.drafter.config.tap_layers)
                 blocks = self.drafter.pack_blocks(tokens, anchors, target)
                 drafter_hidden = self.drafter(features.taps, blocks).reshape(rows, depth, -1)
-                pool_logits, pool = target.logits(drafter_hidden).float().topk(self.model.config.pool_size, dim=-1)
+                pool_logits, pool = target.logits(drafter_hidden).topk(self.model.config.pool_size, dim=-1)
                 path = gather_after(tokens, anchors - 1, depth).reshape(rows, depth)
                 path_hidden = _gather_rows(features.hidden, anchors, depth).reshape(rows, depth, -1)
                 before = features.hidden.gather(1, (anchors - 1).unsqueeze(-1).expand(-1, -1, path_hidden.shape[-1]))
@@ -225,8 +225,8 @@ class WeaverTask:
                 embedded = target.model.embed_tokens(path)
             read_outs = self.model(before.flatten(0, 1), drafter_hidden, embedded)
             residual = target.logits(read_outs).gather(-1, pool)
-        woven = torch.log_softmax(pool_logits + residual.float(), dim=-1)
-        marginal = torch.log_softmax(pool_logits, dim=-1)
+        woven = torch.log_softmax(pool_logits.float() + residual.float(), dim=-1)
+        marginal = torch.log_softmax(pool_logits.float(), dim=-1)
         is_next = pool == gather_after(tokens, anchors, depth).reshape(rows, depth, 1)
         return (
             PoolComparison(target_probabilities, woven, is_next),
