@@ -108,6 +108,17 @@ def test_sampled_text_depends_on_the_seed_and_reaches_the_trace(decode: list[str
     assert (traces[0].rule, traces[0].tree.width, traces[2].seed) == ("traversal", 2, 4)
 
 
+def test_shared_noise_samples_the_text_of_plain_decoding(decode: list[str]) -> None:
+    options = ["--temperature", "0.9", "--shared-noise", "--seed", "3"]
+    traces = {}
+    for method in ("ar", "tfm"):
+        assert run(*decode, PROMPT, *SHORT, *options, "--method", method, "--json", "trace.json") == 0
+        traces[method] = DecodeTrace.from_json(Path("trace.json").read_text())
+    assert traces["ar"].tokens == traces["tfm"].tokens
+    assert traces["tfm"].sampling.shared_noise
+    assert traces["tfm"].rule == "target_sample"
+
+
 def test_coloured_text_is_the_same_text(
     decode: list[str], tiny_bundle: Bundle, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,6 +191,8 @@ def test_ctrl_c_before_the_first_step_exits_with_130(
         ([PROMPT, "--budget", "many"], "'many' is not a valid integer"),
         ([PROMPT, "--budget", "2000"], "budget must be at most 1024 proposed nodes, got 2000"),
         ([PROMPT, "--width", "0"], "width must be at least 1 node per drafter call, got 0"),
+        ([PROMPT, "--shared-noise"], "shared noise needs a temperature above 0"),
+        ([PROMPT, "--shared-noise", "--temperature", "1", "--rule", "traversal"], "use target_sample"),
         ([PROMPT, "--temperature", "-1"], "temperature must be zero or a positive number, got -1.0"),
         ([PROMPT, "--temperature", "nan"], "temperature must be zero or a positive number, got nan"),
         ([PROMPT, "--top-k", "-1"], "top_k must be zero (keep all) or a positive count, got -1"),

@@ -41,6 +41,18 @@ def test_comma_lists_are_crossed_where_they_matter(evaluate: list[str]) -> None:
     ]
 
 
+def test_noise_is_crossed_where_there_is_any(evaluate: list[str]) -> None:
+    command = [*evaluate, "--contexts", "contexts.jsonl", "--limit", "1", "--temperatures", "0,1", "--budgets", "4"]
+    assert run(*command, "--methods", "ar,chain", "--noise", "own,shared", "--replay") == 2
+    assert run(*command, "--methods", "ar,chain", "--noise", "own,shared") == 0
+    found = [(r["method"], r["temperature"], r["shared_noise"]) for r in read_records(Path("new/records.jsonl"))]
+    assert found == [
+        *((method, 0.0, False) for method in ("ar", "chain")),
+        *((method, 1.0, shared) for shared in (False, True) for method in ("ar", "chain")),
+    ]
+    assert run(*command, "--noise", "loud") == 2
+
+
 def test_a_replayed_suite_with_a_ceiling_becomes_a_report(
     evaluate: list[str], tiny_bundle: Bundle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

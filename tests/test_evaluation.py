@@ -186,6 +186,10 @@ def test_settings_that_differ_in_nothing_that_matters_count_once(tiny_bundle: Bu
         pool_sizes=[64, 512],
         max_depths=[7, 15],
     )
+    shared = cross_settings(["ar", "tfm"], [4], [0.0, 1.0], shared_noise=[False, True])
+    assert [(s.method, s.temperature) for s in shared if s.shared_noise] == [("ar", 1.0), ("tfm", 1.0)]
+    assert len(shared) == 6
+    assert shared[-1].label == "tfm shared noise"
     counts = {method: sum(s.method == method for s in crossed) for method in ("ar", *ALL_METHODS)}
     assert counts == {
         "ar": 2,
@@ -273,7 +277,7 @@ def test_records_of_another_prompt_of_the_same_name_are_not_taken_over(
         b'{"a": 1}\n[1]\n',
         b"[]\n",
         b"\xff\xfe\n",
-        b'{"format": "tfm_lab.records/2", "target": "x"}\n{"context": "a", "temperature": 0.0}\n',
+        b'{"format": "tfm_lab.records/3", "target": "x"}\n{"context": "a", "temperature": 0.0}\n',
     ],
 )
 def test_a_file_of_something_else_is_refused_and_left_alone(

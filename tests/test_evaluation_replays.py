@@ -57,6 +57,19 @@ def test_greedy_records_are_those_of_the_decodes(double: Bundle, whole: Path, tm
             assert other[name] == record[name]
 
 
+def test_records_under_shared_noise_are_those_of_the_decodes(double: Bundle, tmp_path: Path) -> None:
+    """The noise belongs to seed and prompt, so text and steps are the same however they came about."""
+    shared = tuple(replace(setting, temperature=1.0, shared_noise=True) for setting in SETTINGS[:3])
+    evaluation = replace(REPLAYED, settings=shared)
+    decoded = evaluate(double, PROMPTS, evaluation, tmp_path / "decoded.jsonl")
+    replayed = evaluate_replayed(double, PROMPTS, evaluation, tmp_path / "replayed.jsonl", batch=3)
+    assert len(decoded) == 3 * len(PROMPTS)
+    names = ("context", "method", "shared_noise", "rule", "tokens", "committed", "target_calls")
+    rows = [[tuple(record[name] for name in names) for record in records] for records in (decoded, replayed)]
+    assert sorted(rows[0]) == sorted(rows[1])
+    assert {record["shared_noise"] for record in read_records(tmp_path / "replayed.jsonl")} == {True}
+
+
 @pytest.mark.slow
 def test_acceptance_by_depth_is_that_of_the_decodes_too(tmp_path: Path) -> None:
     """With the shipped bundle, whose drafts are often accepted; the ends of texts alone may differ."""

@@ -11,6 +11,7 @@ from tfm_lab.distributions import SamplingConfig
 from tfm_lab.drafting import TreeConfig
 from tfm_lab.evaluation import load_contexts
 from tfm_lab.methods import make_speculator
+from tfm_lab.noise import noise_key
 from tfm_lab.replay import REPLAYED, DraftModels, Text, replay
 from tfm_lab.trace import DecodeTrace, StopReason
 
@@ -31,10 +32,12 @@ def decode(models: DraftModels, method: str, prompt: list[int], config: DecodeCo
 
 @pytest.mark.parametrize("name", ["hybrid-grouped", "llama-plain"])
 @pytest.mark.parametrize("method", REPLAYED)
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_steps_are_those_of_the_decode(name: str, method: str, temperature: float) -> None:
+@pytest.mark.parametrize(
+    "sampling", [SamplingConfig(0.0), SamplingConfig(1.0), SamplingConfig(0.7, shared_noise=True)], ids=str
+)
+def test_the_steps_are_those_of_the_decode(name: str, method: str, sampling: SamplingConfig) -> None:
     models = models_for(name)
-    sampling = SamplingConfig(temperature)
+    foreseen = sampling.temperature if sampling.shared_noise else None
     plain = DecodeConfig(24, sampling, TREE, seed=1)
     stops = decode(models, method, random_tokens(9, seed=1), plain).tokens[10:11]
     traces = [
@@ -42,14 +45,15 @@ def test_the_steps_are_those_of_the_decode(name: str, method: str, temperature: 
         for seed, (length, limit) in enumerate([(14, 20), (9, 24), (1, 13), (30, 1), (5, 2), (7, 0)])
     ]
     assert StopReason.STOP_TOKEN in {trace.stop for trace in traces}
-    texts = [Text((*t.prompt, *t.tokens), len(t.prompt), t.max_new_tokens) for t in traces]
+    texts = [Text((*t.prompt, *t.tokens), len(t.prompt), t.max_new_tokens, noise_key(t.seed, t.prompt)) for t in traces]
     for batch in (1, 4, 64):
-        for trace, steps in zip(traces, replay(models, texts, method, TREE, batch), strict=True):
+        replayed = replay(models, texts, method, TREE, batch, foreseen_temperature=foreseen)
+        for trace, steps in zip(traces, replayed, strict=True):
             assert [step.committed for step in steps] == [len(step.committed) for step in trace.steps]
-            for replayed, decoded in zip(steps, trace.steps, strict=True):
+            for step, decoded in zip(steps, trace.steps, strict=True):
                 if len(decoded.committed) == decoded.accepted + 1:  # not clipped at a stop token
-                    assert replayed.accepted == decoded.accepted
-                    assert replayed.could_go_on == bool((decoded.tree.parents == decoded.acceptance.path[-1]).any())
+                    assert step.accepted == decoded.accepted
+                    assert step.could_go_on == bool((decoded.tree.parents == decoded.acceptance.path[-1]).any())
 
 
 @pytest.mark.slow

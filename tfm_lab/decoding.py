@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tfm_lab.distributions import SamplingConfig, TargetRows
+from tfm_lab.drafting.foresight import foresee, foresee_logits
 from tfm_lab.drafting.types import Draft, DraftSource, TreeBuilder, TreeConfig, TreeKind
 from tfm_lab.draws import Draws, SeededDraws
 from tfm_lab.models.autoregressive import AutoregressiveDrafter, AutoregressiveSession
@@ -24,6 +25,7 @@ from tfm_lab.models.drafter import FactorisedDrafter
 from tfm_lab.models.state import TargetState
 from tfm_lab.models.target import TargetModel
 from tfm_lab.models.weaver import Weaver, WeaverSession
+from tfm_lab.noise import SharedNoise, noise_key
 from tfm_lab.trace import DecodeStep, DecodeTrace, StageSeconds, StopReason
 from tfm_lab.tree import DraftTree
 from tfm_lab.verification import Acceptance, AcceptanceRule
@@ -35,10 +37,12 @@ class DecodeConfig:
 
     Attributes:
         max_new_tokens: length limit, prompt excluded.
-        sampling: temperature, top-k and top-p of the target; temperature 0 is greedy.
+        sampling: temperature, top-k and top-p of the target, and whether drafters foresee its noise; temperature 0 is
+            greedy.
         tree: size and shape of the draft trees.
         stop_tokens: token ids that end the text; the stop token itself is kept.
-        seed: of all random decisions; drafting and acceptance draw from separate streams.
+        seed: of all random decisions; drafting and acceptance draw from separate streams. Shared noise depends on the
+            prompt, too.
 
     Raises:
         ValueError: if ``max_new_tokens`` is negative.
@@ -84,7 +88,7 @@ class _Place(NamedTuple):
     hidden: Float[Tensor, " channels"]
     last: int | None
     produced: int
-    draws: SeededDraws
+    draws: SeededDraws | SharedNoise
     draft_draws: SeededDraws
     steps: tuple[DecodeStep, ...] = ()
 
@@ -109,10 +113,12 @@ class DecodeSession:
         if speculator.weaver is not None:
             speculator.weaver.check_target(target)
         speculator.rule.supports(speculator.kind, config.sampling)
+        if config.sampling.shared_noise and speculator.kind is TreeKind.SAMPLED:
+            raise ValueError("under shared noise nothing is left to draw while drafting: use a method with fixed trees")
         self._target, self._speculator, self._config = target, speculator, config
         self._fingerprint = target.fingerprint()
         self._prompt = tuple(prompt)
-        draws, draft_draws = SeededDraws(config.seed), SeededDraws(config.seed, "draft")
+        draws, draft_draws = _target_draws(config, prompt), SeededDraws(config.seed, "draft")
         started = _now(target)
         prefilled = target.prefill(self._prompt, speculator.drafter.config.tap_layers)
         context = speculator.drafter.extend_context(speculator.drafter.empty_context(), prefilled.taps)
@@ -220,13 +226,20 @@ class DecodeSession:
         if config.budget == 0:
             return None
         target, drafter, weaver = self._target, self._speculator.drafter, self._speculator.weaver
-        hidden, context = place.hidden, place.context
+        hidden, context, temperature = place.hidden, place.context, self._config.sampling.temperature
+        noise, pool_size = None, config.pool_size
+        if isinstance(place.draws, SharedNoise):
+            noise = place.draws.ahead(drafter.config.draft_depth, target.config.vocab_size)
         if isinstance(drafter, AutoregressiveDrafter):
-            return DraftSource(None, lambda: AutoregressiveSession(drafter, target, context, config.pool_size))
-        marginals = drafter.propose(context, root, target)
-        if weaver is None:
-            return DraftSource(marginals)
-        return DraftSource(marginals, lambda: WeaverSession(weaver, target, marginals, hidden, config.pool_size))
+            source = DraftSource(None, lambda: AutoregressiveSession(drafter, target, context, pool_size))
+        else:
+            marginals = drafter.propose(context, root, target)
+            source = DraftSource(marginals)
+            if weaver is not None:
+                ranking = None if noise is None else foresee_logits(marginals.logits, noise, temperature)
+                opened = lambda: WeaverSession(weaver, target, marginals, hidden, pool_size, ranking)  # noqa: E731
+                source = DraftSource(marginals, opened)
+        return source if noise is None else foresee(source, noise, temperature)
 
     def _clipped(self, emitted: Sequence[int]) -> list[int]:
         """The emitted tokens up to the first stop token and the length limit."""
@@ -289,7 +302,7 @@ def autoregressive_decode(
     Raises:
         ValueError: if the prompt is empty or does not fit.
     """
-    draws = SeededDraws(config.seed)
+    draws = _target_draws(config, prompt)
     started = _now(target)
     prefilled = target.prefill(prompt)
     prefill_seconds = _now(target) - started
@@ -332,6 +345,11 @@ def autoregressive_decode(
         stop,
         prefill_seconds,
     )
+
+
+def _target_draws(config: DecodeConfig, prompt: Sequence[int]) -> SeededDraws | SharedNoise:
+    """What the target's tokens are drawn with."""
+    return SharedNoise(noise_key(config.seed, prompt)) if config.sampling.shared_noise else SeededDraws(config.seed)
 
 
 def _sample(logits: Float[Tensor, " vocab"], sampling: SamplingConfig, draws: Draws) -> int:

@@ -19,6 +19,7 @@ class SamplingConfig:
         temperature: divides the logits; 0 means the argmax with probability one.
         top_k: keep the ``top_k`` most probable tokens; 0 keeps all.
         top_p: then keep the smallest set of most probable tokens whose mass reaches ``top_p``; 1 keeps all.
+        shared_noise: sample with noise that drafters foresee (:mod:`tfm_lab.noise`). The law of the text is the same.
 
     Raises:
         ValueError: if a value is out of range.
@@ -27,6 +28,7 @@ class SamplingConfig:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    shared_noise: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature < float("inf"):
@@ -35,6 +37,8 @@ class SamplingConfig:
             raise ValueError(f"top_k must be zero (keep all) or a positive count, got {self.top_k}")
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}")
+        if self.shared_noise and self.is_greedy:
+            raise ValueError("shared noise needs a temperature above 0: at 0 there is nothing to draw")
 
     @property
     def is_greedy(self) -> bool:

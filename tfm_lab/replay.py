@@ -11,18 +11,20 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from tfm_lab.drafting import TreeConfig
 from tfm_lab.drafting.batched import ConditionalBatch, TreeBatch, best_first_batch, chain_batch, woven_batch
 from tfm_lab.drafting.conditional_trees import as_chain
+from tfm_lab.drafting.foresight import ForeseeingBatch, foresee_logits
 from tfm_lab.models.autoregressive import AutoregressiveBatch, AutoregressiveDrafter
 from tfm_lab.models.context_drafter import KeyValues
 from tfm_lab.models.drafter import FactorisedDrafter
 from tfm_lab.models.target import TargetModel
 from tfm_lab.models.weaver import Weaver
 from tfm_lab.models.weaver_batch import WeaverBatch
+from tfm_lab.noise import gumbel_rows
 
 REPLAYED = ("chain", "ddtree", "tfm", "ard-chain", "ard-tree")
 """Methods whose trees are fixed. Sampled trees are verified by rules that change the text, so they must be decoded."""
@@ -48,6 +50,7 @@ class Text:
         tokens: prompt and continuation.
         prompt: number of prompt tokens, at least one.
         limit: new tokens that the decode was allowed; trees never reach past it. The text is shorter if it stopped.
+        noise_key: of the shared noise that the text was sampled with, ``None`` if there was none.
 
     Raises:
         ValueError: if these do not fit together.
@@ -56,6 +59,7 @@ class Text:
     tokens: tuple[int, ...]
     prompt: int
     limit: int
+    noise_key: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.prompt <= len(self.tokens) <= self.prompt + self.limit:
@@ -81,16 +85,26 @@ class ReplayedStep(NamedTuple):
 
 @torch.no_grad()
 def replay(
-    models: DraftModels, texts: Sequence[Text], method: str, config: TreeConfig, batch: int = 64
+    models: DraftModels,
+    texts: Sequence[Text],
+    method: str,
+    config: TreeConfig,
+    batch: int = 64,
+    *,
+    foreseen_temperature: float | None = None,
 ) -> list[list[ReplayedStep]]:
     """The steps of every text under one method.
 
     Args:
         batch: texts at a time.
+        foreseen_temperature: draft as under shared noise at this temperature, at which the texts were sampled.
 
     Raises:
-        ValueError: if the method does not grow fixed trees or its models are missing.
+        ValueError: if the method does not grow fixed trees, its models are missing, or noise is to be foreseen and a
+            text has none.
     """
+    if foreseen_temperature is not None and any(text.noise_key is None for text in texts):
+        raise ValueError("a text without shared noise holds nothing to foresee: sample the texts with shared noise")
     if method not in REPLAYED:
         raise ValueError(f"method {method!r} cannot be replayed; decode it, or replay {', '.join(REPLAYED)}")
     steps: list[list[ReplayedStep]] = []
@@ -99,7 +113,11 @@ def replay(
         longest = max(len(text.tokens) for text in part)
         rows = [[*text.tokens, *[0] * (longest - len(text.tokens))] for text in part]
         tokens = torch.tensor(rows, device=models.target.device)
-        steps += _walk_texts(part, tokens, _grower(models, tokens, method, config), models.target.config.max_positions)
+        foresight = None
+        if foreseen_temperature is not None:
+            foresight = _Foresight.of(part, foreseen_temperature, models.target)
+        grow = _grower(models, tokens, method, config, foresight)
+        steps += _walk_texts(part, tokens, grow, models.target.config.max_positions)
     return steps
 
 
@@ -125,7 +143,36 @@ def _walk_texts(texts: Sequence[Text], tokens: Tensor, grow: Grow, room: int) ->
     return steps
 
 
-def _grower(models: DraftModels, tokens: Int[Tensor, "texts tokens"], method: str, config: TreeConfig) -> Grow:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Foresight:
+    """The shared noise of some texts."""
+
+    keys: Int[Tensor, " texts"]
+    prompts: Int[Tensor, " texts"]
+    temperature: float
+    vocab_size: int
+
+    @classmethod
+    def of(cls, texts: Sequence[Text], temperature: float, target: TargetModel) -> "_Foresight":
+        keys = torch.tensor([text.noise_key for text in texts], device=target.device)
+        prompts = torch.tensor([text.prompt for text in texts], device=target.device)
+        return cls(keys, prompts, temperature, target.config.vocab_size)
+
+    def noise(self, active: Tensor, root: Tensor, depth: int) -> Float[Tensor, "active depth vocab"]:
+        """Noise of the ``depth`` places behind the roots, which sit at ``root``."""
+        first = root + 1 - self.prompts[active]
+        places = first.unsqueeze(1) + torch.arange(depth, device=root.device)
+        keys = self.keys[active].unsqueeze(1).expand_as(places)
+        return gumbel_rows(keys, places, self.vocab_size).float()
+
+
+def _grower(
+    models: DraftModels,
+    tokens: Int[Tensor, "texts tokens"],
+    method: str,
+    config: TreeConfig,
+    foresight: _Foresight | None,
+) -> Grow:
     """A function that grows the trees of some texts: (which texts, places of the roots, longest paths)."""
     target = models.target
     if method.startswith("ard"):
@@ -136,7 +183,13 @@ def _grower(models: DraftModels, tokens: Int[Tensor, "texts tokens"], method: st
         shape = as_chain(config) if method == "ard-chain" else config
 
         def from_tokens(active: Tensor, root: Tensor, deepest: Tensor) -> TreeBatch:
-            session = AutoregressiveBatch(drafter, target, _of(seen, active), root, config.pool_size, shape.budget)
+            context = _of(seen, active)
+            session: ConditionalBatch = AutoregressiveBatch(
+                drafter, target, context, root, config.pool_size, shape.budget
+            )
+            if foresight is not None:
+                noise = foresight.noise(active, root, drafter.config.draft_depth)
+                session = ForeseeingBatch(session, noise, foresight.temperature)
             return woven_batch(tokens[active, root], session, shape, deepest)
 
         return from_tokens
@@ -152,13 +205,21 @@ def _grower(models: DraftModels, tokens: Int[Tensor, "texts tokens"], method: st
         blocks = factorised.pack_blocks(tokens[active], root.unsqueeze(1), target)
         hidden = factorised.draft(_of(context, active), blocks)[:, 0]
         logits, roots = target.logits(hidden), tokens[active, root]
+        ranking, noise = logits, None
+        if foresight is not None:
+            noise = foresight.noise(active, root, hidden.shape[1])
+            ranking = foresee_logits(logits, noise, foresight.temperature)
         if method == "chain":
-            return chain_batch(roots, logits, config, deepest)
+            return chain_batch(roots, ranking, config, deepest)
         if method == "ddtree":
-            return best_first_batch(roots, logits, config, deepest)
+            return best_first_batch(roots, ranking, config, deepest)
         assert weaver is not None
         before = features.hidden[active, root - 1]
-        session: ConditionalBatch = WeaverBatch(weaver, target, logits, hidden, before, config.pool_size, config.budget)
+        session: ConditionalBatch = WeaverBatch(
+            weaver, target, logits, hidden, before, config.pool_size, config.budget, ranking
+        )
+        if foresight is not None and noise is not None:
+            session = ForeseeingBatch(session, noise, foresight.temperature)
         return woven_batch(roots, session, config, deepest)
 
     return from_blocks

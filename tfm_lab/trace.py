@@ -271,6 +271,8 @@ def _check_story(trace: DecodeTrace) -> None:
 def _sampling(fields: dict[str, Any]) -> SamplingConfig:
     _items([fields["temperature"], fields["top_p"]], "temperature and top_p", int | float)
     _whole(fields["top_k"], "top_k")
+    if not isinstance(fields.get("shared_noise", False), bool):
+        raise ValueError(f"shared_noise must be true or false, got {fields['shared_noise']!r:.60}")
     return SamplingConfig(**fields)
 
 

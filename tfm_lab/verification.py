@@ -118,6 +118,7 @@ class RejectionSwor:
     name: str = "rejection_swor"
 
     def supports(self, kind: TreeKind, sampling: SamplingConfig) -> None:
+        _refuse_shared_noise(self, sampling)
         if kind is not TreeKind.SAMPLED:
             raise ValueError(
                 "rejection_swor is lossless only for children drawn from the drafter, and this tree is fixed: "
@@ -160,7 +161,7 @@ class Traversal:
     name: str = "traversal"
 
     def supports(self, kind: TreeKind, sampling: SamplingConfig) -> None:
-        return
+        _refuse_shared_noise(self, sampling)
 
     def __call__(self, draft: Draft, target: TargetRows, draws: Draws) -> Acceptance:
         _check(self, draft, target)
@@ -251,6 +252,14 @@ def _walk(tree: DraftTree, next_token: Callable[[int], int]) -> Acceptance:
     while (token := next_token(path[-1])) in child_with[path[-1]]:
         path.append(child_with[path[-1]][token])
     return Acceptance(tuple(path), token)
+
+
+def _refuse_shared_noise(rule: AcceptanceRule, sampling: SamplingConfig) -> None:
+    if sampling.shared_noise:
+        raise ValueError(
+            f"{rule.name} judges drafts by chance, but under shared noise the drafts know what the target draws: "
+            "use target_sample"
+        )
 
 
 def _check(rule: AcceptanceRule, draft: Draft, target: TargetRows) -> None:

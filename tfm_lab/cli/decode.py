@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 @click.option("--temperature", default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--top-k", default=0, show_default=True, help="Keep the k most probable tokens; 0 keeps all.")
 @click.option("--top-p", default=1.0, show_default=True, help="Keep the smallest set of this probability.")
+@click.option(
+    "--shared-noise", is_flag=True, help="Sample with noise that the drafter foresees; same law, more accepted."
+)
 @click.option("--rule", default=None, help="greedy, target_sample, rejection_swor or traversal. [default: what suits]")
 @click.option("--max-new-tokens", default=128, show_default=True, help="Length limit of the continuation.")
 @click.option("--seed", default=0, show_default=True, help="Of all draws.")
@@ -58,6 +61,7 @@ def command(
     temperature: float,
     top_k: int,
     top_p: float,
+    shared_noise: bool,
     rule: str | None,
     max_new_tokens: int,
     seed: int,
@@ -96,7 +100,7 @@ def command(
 
     if json_path is not None:
         check_writable(json_path, makes_folder=False)
-    sampling = SamplingConfig(temperature, top_k, top_p)
+    sampling = SamplingConfig(temperature, top_k, top_p, shared_noise)
     tree = TreeConfig(budget=budget, width=width)
     text = _prompt_text(prompt)
     if chat and not text.strip():

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 @click.option("--width", default="auto", show_default=True, help="Nodes per drafter call; auto is ceil(budget / 16).")
 @click.option("--pool-size", default="512", show_default=True, help="Candidates per depth, comma-separated.")
 @click.option("--max-depth", default="15", show_default=True, help="Longest path, comma-separated.")
+@click.option("--noise", default="own", show_default=True, help="Comma-separated: own, shared (drafters foresee it).")
 @click.option("--suite", default=None, help="Comma-separated: chat (MT-Bench), math (word problems), code (HumanEval).")
 @click.option(
     "--contexts", "context_file", type=click.Path(path_type=Path), default=None, help="JSON-lines file of contexts."
@@ -71,6 +72,7 @@ def command(
     width: str,
     pool_size: str,
     max_depth: str,
+    noise: str,
     suite: str | None,
     context_file: Path | None,
     limit: int | None,
@@ -115,7 +117,6 @@ def command(
         markdown_table,
         summarise,
     )
-    from tfm_lab.evaluation.report import write_report
     from tfm_lab.evaluation.tables import ceiling_table, gain_table
 
     check_report_path(out)
@@ -134,6 +135,7 @@ def command(
         comma_list(width, lambda entry: None if entry == "auto" else int(entry), "--width"),
         comma_list(pool_size, int, "--pool-size"),
         comma_list(max_depth, int, "--max-depth"),
+        [_is_shared(name) for name in comma_list(noise, str, "--noise")],
     )
     evaluation = Evaluation(settings, max_new_tokens, seed)
     contexts, origin = _contexts(suite, context_file, limit)
@@ -153,8 +155,16 @@ def command(
     if ceiling is not None:
         print_table(ceiling_table(ceiling).markdown())
     if out is not None:
+        from tfm_lab.evaluation.report import write_report
+
         write_report(rows, models, evaluation, out, origin, ceiling)
         click.echo(f"written: {out} and {out.with_suffix('.md')}, with figures in {out.with_suffix('.html')}")
+
+
+def _is_shared(noise: str) -> bool:
+    if noise not in ("own", "shared"):
+        raise ValueError(f"--noise takes own, shared or both, got {noise!r}")
+    return noise == "shared"
 
 
 def _contexts(suite: str | None, context_file: Path | None, limit: int | None) -> tuple[list["Context"], str]:

@@ -84,10 +84,15 @@ class Marginals(NamedTuple):
     def max_depth(self) -> int:
         return self.logits.shape[0]
 
-    def pool(self, size: int) -> CandidatePool:
-        """The ``size`` largest logits of each row (the whole vocabulary if it is smaller)."""
-        logits, tokens = self.logits.topk(min(size, self.logits.shape[-1]), dim=-1)
-        return CandidatePool(tokens, logits)
+    def pool(self, size: int, ranking: Float[Tensor, "depth vocab"] | None = None) -> CandidatePool:
+        """The ``size`` best tokens of each row (the whole vocabulary if it is smaller) and their logits.
+
+        Args:
+            ranking: what to rank tokens by; the logits themselves by default.
+        """
+        ranked = self.logits if ranking is None else ranking
+        tokens = ranked.topk(min(size, ranked.shape[-1]), dim=-1).indices
+        return CandidatePool(tokens, self.logits.gather(1, tokens))
 
 
 class Proposal(NamedTuple):

@@ -12,7 +12,7 @@ from tfm_lab.bundle import Bundle
 from tfm_lab.evaluation.contexts import Context
 from tfm_lab.evaluation.settings import Evaluation, Setting
 
-RECORDS, TEXTS = "tfm_lab.records/2", "tfm_lab.texts/1"
+RECORDS, TEXTS = "tfm_lab.records/3", "tfm_lab.texts/2"
 CONTENTS = {RECORDS: "an evaluation", TEXTS: "texts"}
 SETTING_FIELDS = tuple(field.name for field in fields(Setting))
 

@@ -29,13 +29,17 @@ from tfm_lab.evaluation.records import (
 )
 from tfm_lab.evaluation.runs import REPEATS, TOO_LONG, check_settings, is_varied
 from tfm_lab.evaluation.settings import Evaluation, Setting
+from tfm_lab.noise import noise_key
 from tfm_lab.provenance import device_name
 from tfm_lab.replay import REPLAYED, DraftModels, ReplayedStep, Text, replay
 from tfm_lab.trace import StageSeconds
 from tfm_lab.training.sampling import sample_texts
 
-Texts = dict[tuple[str, float], tuple[int, ...]]
-"""What the target wrote, by digest of the prompt and temperature."""
+TextKey = tuple[str, float, bool]
+"""Digest of the prompt, temperature, and whether the text was sampled with shared noise."""
+
+Texts = dict[TextKey, tuple[int, ...]]
+"""What the target wrote."""
 
 
 def evaluate_replayed(
@@ -69,22 +73,22 @@ def evaluate_replayed(
     header = records_header(bundle, evaluation)
     done = {key_of(record): record for record in resume(path, header)}
     texts = _read_texts(texts_path(path), texts_header(bundle, evaluation))
-    temperatures = list(dict.fromkeys(setting.temperature for setting in settings))
+    manners = list(dict.fromkeys((setting.temperature, setting.shared_noise) for setting in settings))
     wanted = [_key(prompt, setting) for prompt in prompts for setting in settings]
     fitting = sorted((prompt for prompt in prompts if prompt.fits), key=lambda p: (len(p.tokens), p.digest))
     batches = [fitting[start : start + batch] for start in range(0, len(fitting), batch)]
-    total = len(set(wanted)) + len({prompt.digest for prompt in fitting}) * len(temperatures)
+    total = len(set(wanted)) + len({prompt.digest for prompt in fitting}) * len(manners)
 
     def tell() -> None:
         if on_record is not None:
-            written = sum((p.digest, t) in texts for p in {p.digest: p for p in fitting}.values() for t in temperatures)
+            written = sum((p.digest, *m) in texts for p in {p.digest: p for p in fitting}.values() for m in manners)
             on_record(written + sum(key in done for key in set(wanted)), total)
 
     with Appender(texts_path(path), texts_header(bundle, evaluation)) as file:
         for part in batches:
-            for temperature in temperatures:
-                if any((prompt.digest, temperature) not in texts for prompt in part):
-                    file.add(_write_texts(bundle, part, temperature, evaluation, texts))
+            for manner in manners:
+                if any((prompt.digest, *manner) not in texts for prompt in part):
+                    file.add(_write_texts(bundle, part, *manner, evaluation, texts))
                     tell()
     with Appender(path, header) as file:
         device = device_name(str(bundle.target.device))
@@ -113,15 +117,22 @@ def _key(prompt: Prompt, setting: Setting) -> Key:
 
 
 def _read_texts(path: Path, header: Record) -> Texts:
-    return {(row["prompt"], row["temperature"]): tuple(row["tokens"]) for row in resume(path, header)}
+    rows = resume(path, header)
+    return {(row["prompt"], row["temperature"], row["shared_noise"]): tuple(row["tokens"]) for row in rows}
 
 
 def _write_texts(
-    bundle: Bundle, prompts: Sequence[Prompt], temperature: float, evaluation: Evaluation, texts: Texts
+    bundle: Bundle,
+    prompts: Sequence[Prompt],
+    temperature: float,
+    shared_noise: bool,
+    evaluation: Evaluation,
+    texts: Texts,
 ) -> list[Record]:
     """Let the target continue a batch; add what is new to ``texts`` and return it as lines of the file.
 
-    The draws depend on the seed, the temperature and the prompts of the batch, not on what was written before.
+    The draws depend on the seed, the temperature and the prompts of the batch, not on what was written before; shared
+    noise on the seed and each prompt.
     """
     target, new_tokens = bundle.target, evaluation.max_new_tokens
     lengths = [len(prompt.tokens) for prompt in prompts]
@@ -135,13 +146,17 @@ def _write_texts(
         torch.full((len(rows),), temperature, device=target.device),
         torch.Generator(target.device).manual_seed(seed),
         torch.tensor(lengths, device=target.device),
+        torch.tensor([noise_key(evaluation.seed, prompt.tokens) for prompt in prompts], device=target.device)
+        if shared_noise
+        else None,
     ).tolist()
     lines: list[Record] = []
     for prompt, length, tokens in zip(prompts, lengths, written, strict=True):
-        key = (prompt.digest, temperature)
+        key = (prompt.digest, temperature, shared_noise)
         if key not in texts:
             texts[key] = _to_first_stop(tokens[length : length + new_tokens], target.config.stop_tokens)
-            lines.append({"prompt": prompt.digest, "temperature": temperature, "tokens": list(texts[key])})
+            about = {"prompt": prompt.digest, "temperature": temperature, "shared_noise": shared_noise}
+            lines.append(about | {"tokens": list(texts[key])})
     return lines
 
 
@@ -157,14 +172,17 @@ def _replay_batch(
     chosen: list[tuple[int, Text]] = []
     for index, prompt in enumerate(prompts):
         if prompt.fits:
-            written = texts[prompt.digest, setting.temperature]
+            written = texts[prompt.digest, setting.temperature, setting.shared_noise]
             if setting.temperature == 0.0 and not is_varied(written, evaluation):
                 figures[index] = {"left_out": REPEATS}
             else:
-                text = Text((*prompt.tokens, *written), len(prompt.tokens), evaluation.max_new_tokens)
+                key = noise_key(evaluation.seed, prompt.tokens) if setting.shared_noise else None
+                text = Text((*prompt.tokens, *written), len(prompt.tokens), evaluation.max_new_tokens, key)
                 chosen.append((index, text))
     models = DraftModels(bundle.target, bundle.drafter, bundle.weaver, bundle.autoregressive)
-    steps = replay(models, [text for _, text in chosen], setting.method, setting.tree, max(1, len(chosen)))
+    foreseen = setting.temperature if setting.shared_noise else None
+    texts_only = [text for _, text in chosen]
+    steps = replay(models, texts_only, setting.method, setting.tree, max(1, len(chosen)), foreseen_temperature=foreseen)
     for (index, text), text_steps in zip(chosen, steps, strict=True):
         rule = "greedy" if setting.temperature == 0.0 else "target_sample"
         figures[index] = {"rule": rule, "tokens": len(text.tokens) - text.prompt} | _figures(text_steps)

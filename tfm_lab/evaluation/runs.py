@@ -6,7 +6,6 @@ from typing import Any
 
 from tfm_lab.bundle import Bundle
 from tfm_lab.decoding import DecodeConfig, autoregressive_decode, speculative_decode
-from tfm_lab.distributions import SamplingConfig
 from tfm_lab.evaluation.contexts import Context
 from tfm_lab.evaluation.records import (
     Appender,
@@ -116,21 +115,20 @@ def _longest_chain(bundle: Bundle, setting: Setting) -> Setting:
     if drafter is None:
         return setting
     longest = min(setting.budget, setting.max_depth, drafter.config.draft_depth)
-    return Setting(setting.method, longest, setting.temperature)
+    return Setting(setting.method, longest, setting.temperature, shared_noise=setting.shared_noise)
 
 
 def _decode(bundle: Bundle, setting: Setting, prompt: Sequence[int], evaluation: Evaluation) -> DecodeTrace:
-    sampling, stops = SamplingConfig(setting.temperature), bundle.target.config.stop_tokens
-    config = DecodeConfig(evaluation.max_new_tokens, sampling, setting.tree, stops, evaluation.seed)
+    stops = bundle.target.config.stop_tokens
+    config = DecodeConfig(evaluation.max_new_tokens, setting.sampling, setting.tree, stops, evaluation.seed)
     if setting.method == AUTOREGRESSIVE:
         return autoregressive_decode(bundle.target, prompt, config).uninterrupted()
     return speculative_decode(bundle.target, _speculator(bundle, setting), prompt, config).uninterrupted()
 
 
 def _speculator(bundle: Bundle, setting: Setting):
-    sampling = SamplingConfig(setting.temperature)
     return make_speculator(
-        setting.method, bundle.drafter, bundle.weaver, sampling, autoregressive=bundle.autoregressive
+        setting.method, bundle.drafter, bundle.weaver, setting.sampling, autoregressive=bundle.autoregressive
     )
 
 

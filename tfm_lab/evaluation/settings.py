@@ -26,6 +26,9 @@ KNOBS: dict[str, tuple[str, ...]] = {
 class Setting:
     """One column of an evaluation; the numbers are those of :class:`tfm_lab.drafting.TreeConfig`.
 
+    Attributes:
+        shared_noise: whether drafters foresee the noise that the target samples with (temperature above 0 only).
+
     Raises:
         ValueError: if a number is out of range.
     """
@@ -37,10 +40,16 @@ class Setting:
     width: int | None = None
     pool_size: int = 512
     max_depth: int = 15
+    shared_noise: bool = False
 
     def __post_init__(self) -> None:
-        SamplingConfig(self.temperature)
+        SamplingConfig(self.temperature, shared_noise=self.shared_noise)
         TreeConfig(self.budget, self.max_depth, self.children, self.width, self.pool_size)
+
+    @property
+    def sampling(self) -> SamplingConfig:
+        """How the target samples."""
+        return SamplingConfig(self.temperature, shared_noise=self.shared_noise)
 
     @property
     def tree(self) -> TreeConfig:
@@ -60,7 +69,7 @@ class Setting:
         usual = Setting(self.method, self.budget, self.temperature)
         marks = (("C", "children"), ("w", "width"), ("K", "pool_size"), ("D", "max_depth"))
         unusual = [f"{mark}={getattr(self, n)}" for mark, n in marks if getattr(self, n) != getattr(usual, n)]
-        return " ".join([self.method, *unusual])
+        return " ".join([self.method, *unusual, *(["shared noise"] if self.shared_noise else [])])
 
 
 def cross_settings(
@@ -71,11 +80,15 @@ def cross_settings(
     widths: Sequence[int | None] = (None,),
     pool_sizes: Sequence[int] = (512,),
     max_depths: Sequence[int] = (15,),
+    shared_noise: Sequence[bool] = (False,),
 ) -> tuple[Setting, ...]:
-    """Every combination, those that differ in nothing that matters to their method only once."""
+    """Every combination, those that differ in nothing that matters to their method only once.
+
+    At temperature 0 there is no noise to share.
+    """
     every = [
-        Setting(method, budget, temperature, most, width, pool_size, depth)
-        for temperature, method in product(temperatures, methods)
+        Setting(method, budget, temperature, most, width, pool_size, depth, is_shared and temperature > 0.0)
+        for temperature, is_shared, method in product(temperatures, shared_noise, methods)
         for most, width, pool_size, depth, budget in product(children, widths, pool_sizes, max_depths, budgets)
     ]
     return tuple(dict.fromkeys(setting.essential for setting in every))

@@ -164,6 +164,7 @@ class WeaverSession:
         marginals: the drafter's block, which gives prefix and pool logits.
         target_hidden: final-norm hidden state of the last committed token, the one that produced the root.
         pool_size: candidates per depth (K).
+        ranking: what to choose the candidates by, in place of the drafter's logits.
     """
 
     def __init__(
@@ -173,9 +174,10 @@ class WeaverSession:
         marginals: Marginals,
         target_hidden: Float[Tensor, " channels"],
         pool_size: int,
+        ranking: Float[Tensor, "drafts vocab"] | None = None,
     ) -> None:
         self._weaver, self._target = weaver, target
-        self._pool: CandidatePool = marginals.pool(pool_size)
+        self._pool: CandidatePool = marginals.pool(pool_size, ranking)
         self._heads: dict[int, Tensor] = {}
         self._columns: dict[int, int] = {}
         self._ancestry: dict[int, list[int]] = {-1: []}

@@ -22,6 +22,7 @@ class WeaverBatch:
         target_hidden: final-norm hidden state that produced each root.
         pool_size: candidates per depth (K).
         budget: most nodes that a tree will have.
+        ranking: what to choose the candidates by, in place of the drafter's logits.
     """
 
     @torch.no_grad()
@@ -34,9 +35,12 @@ class WeaverBatch:
         target_hidden: Float[Tensor, "texts channels"],
         pool_size: int,
         budget: int,
+        ranking: Float[Tensor, "texts drafts vocab"] | None = None,
     ) -> None:
         self._weaver, self._target = weaver, target
-        self._pool = drafter_logits.topk(min(pool_size, drafter_logits.shape[-1]), dim=-1)
+        ranked = drafter_logits if ranking is None else ranking
+        self._pool = ranked.topk(min(pool_size, ranked.shape[-1]), dim=-1).indices
+        self._pool_logits = drafter_logits.gather(2, self._pool)
         prefix = weaver.prefix_tokens(target_hidden, drafter_hidden)
         length = prefix.shape[1]
         positions = torch.arange(length, device=prefix.device)
@@ -48,7 +52,7 @@ class WeaverBatch:
 
     @property
     def max_depth(self) -> int:
-        return min(self._weaver.config.max_depth, self._pool.indices.shape[1])
+        return min(self._weaver.config.max_depth, self._pool.shape[1])
 
     @torch.no_grad()
     def expand(self, nodes: NodeBatch) -> tuple[Int[Tensor, "texts width pool"], Float[Tensor, "texts width pool"]]:
@@ -57,9 +61,9 @@ class WeaverBatch:
         x = weaver.node_tokens(self._target.model.embed_tokens(nodes.token), depth)
         visible = torch.cat([self._prefix.expand(-1, x.shape[1], -1), self._lineage.extend(nodes)], dim=2)
         read_outs, self._cache = weaver.run(x, weaver.rotary(depth + 1, x.dtype), visible, self._cache)
-        tokens = _rows(self._pool.indices, depth)
+        tokens = _rows(self._pool, depth)
         residual = self._target.logits(read_outs).gather(-1, tokens)
-        logits = _rows(self._pool.values, depth) + residual
+        logits = _rows(self._pool_logits, depth) + residual
         return tokens, torch.log_softmax(at_least_float32(logits), dim=-1)
 
 

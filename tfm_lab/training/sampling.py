@@ -5,6 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tfm_lab.models.target import TargetModel
+from tfm_lab.noise import gumbel_rows
 
 
 @torch.no_grad()
@@ -15,6 +16,7 @@ def sample_texts(
     temperatures: Float[Tensor, " batch"],
     generator: torch.Generator,
     lengths: Int[Tensor, " batch"] | None = None,
+    noise_keys: Int[Tensor, " batch"] | None = None,
 ) -> Int[Tensor, "batch tokens"]:
     """Continue prompts until every text is ``new_tokens`` longer than the longest prompt, without stopping early.
 
@@ -25,6 +27,7 @@ def sample_texts(
         temperatures: one per text; 0 is greedy.
         generator: on the target's device.
         lengths: tokens of each prompt, at least one; by default all are equally long.
+        noise_keys: sample every text with its own shared noise (:mod:`tfm_lab.noise`) in place of the generator.
 
     Returns:
         Prompts and continuations, int64; each continuation starts right behind its own prompt.
@@ -37,8 +40,12 @@ def sample_texts(
     texts, last = [prompts[:, :shortest]], features.hidden[:, -1]
     for place in range(shortest, longest + new_tokens):
         logits = target.logits(last).float()
-        noise = torch.empty_like(logits).exponential_(generator=generator).log_()
-        scores = torch.where(is_greedy, logits, logits * sharpness.unsqueeze(1) - noise)
+        if noise_keys is None:
+            noise = -torch.empty_like(logits).exponential_(generator=generator).log_()
+        else:
+            begins = longest if lengths is None else lengths
+            noise = gumbel_rows(noise_keys, place - begins * torch.ones_like(noise_keys), logits.shape[1])
+        scores = torch.where(is_greedy, logits, logits * sharpness.unsqueeze(1) + noise)
         token = scores.argmax(dim=1, keepdim=True)
         if lengths is not None and place < longest:
             token = torch.where((place < lengths).unsqueeze(1), prompts[:, place : place + 1], token)
