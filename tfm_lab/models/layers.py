@@ -82,18 +82,26 @@ def attend(
     query: Float[Tensor, "batch heads queries size"],
     key: Float[Tensor, "batch shared keys size"],
     value: Float[Tensor, "batch shared keys size"],
-    visible: Bool[Tensor, "#batch #heads queries keys"] | None,
+    visible: Bool[Tensor, "#batch 1 queries keys"] | None,
 ) -> Float[Tensor, "batch heads queries size"]:
     """Softmax attention with scale 1/sqrt(size); groups of query heads share a key/value head.
 
+    Query heads of one group become further queries of their key/value head, so that keys are read once and not once
+    per head; and no kernel has to know about groups, which those for masks do not.
+
     Args:
-        visible: True where a query may see a key; ``None`` means causal attention over equally many queries and keys,
-            and for a single query that it sees every key (which spares a GPU the slow kernel for masks).
+        visible: True where a query may see a key, the same for all heads; ``None`` means causal attention over equally
+            many queries and keys, and for a single query that it sees every key.
     """
-    is_causal = visible is None and query.shape[2] > 1
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=visible, is_causal=is_causal, enable_gqa=query.shape[1] != key.shape[1]
-    )
+    groups = query.shape[1] // key.shape[1]
+    if visible is None and query.shape[2] > 1:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=groups > 1)
+    if groups == 1:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+    rows = query.unflatten(1, (key.shape[1], groups)).flatten(2, 3)
+    mask = None if visible is None else visible.repeat(1, 1, groups, 1)
+    attended = F.scaled_dot_product_attention(rows, key, value, attn_mask=mask)
+    return attended.unflatten(2, (groups, -1)).flatten(1, 2)
 
 
 def at_least_float32(x: Tensor) -> Tensor:
