@@ -25,6 +25,7 @@ def command() -> None:
     Examples:
       tfm-lab bench decode
       tfm-lab bench decode --methods chain,tfm --budget 32 --limit 20
+      tfm-lab bench cpu --bundle smollm2
     """
 
 
@@ -70,4 +71,80 @@ def decode(
     if out is not None:
         setup = {"device": place, "bundle": models.name, "dtype": dtype, "contexts": len(contexts)}
         save_bench(tables, building, setup | {"budget": budget, "max_new_tokens": max_new_tokens}, out)
+        click.echo(f"written: {out} and {out.with_suffix('.md')}")
+
+
+@command.command("cpu")
+@click.option("--methods", default="chain,ddtree,tfm", show_default=True, help="Comma-separated.")
+@click.option("--suite", default="chat,math,code", show_default=True, help="Comma-separated: chat, math, code.")
+@click.option("--limit", default=30, show_default=True, help="Prompts to compare on, the kinds taking turns.")
+@click.option("--tuning", default=3, show_default=True, help="Further prompts, to choose the settings on.")
+@click.option("--max-new-tokens", default=64, show_default=True, help="Per prompt.")
+@click.option("--dtypes", default="float32,bfloat16", show_default=True, help="Dtypes to choose from.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Write JSON and .md tables here."
+)
+@bundle_option()
+def cpu(
+    methods: str,
+    suite: str,
+    limit: int,
+    tuning: int,
+    max_new_tokens: int,
+    dtypes: str,
+    out: Path | None,
+    bundle: str,
+) -> None:
+    """Wall-clock speed-up over the fastest plain decoding of this machine, every method at its own best settings.
+
+    Plain decoding is tried in every dtype and with every number of threads; the fastest is the baseline. The others
+    take the dtype in which a tree is verified fastest, and each chooses among a few trees on prompts of its own. Then
+    all decode the same prompts greedily, in turns, and are compared in pairs. Keep the machine quiet meanwhile.
+
+    \b
+    Examples:
+      tfm-lab fetch smollm2 && tfm-lab fetch suites
+      tfm-lab bench cpu --bundle smollm2
+      tfm-lab bench cpu --bundle smollm2 --out tfm_lab/results/smollm2_wall_clock_cpu.json
+    """
+    from itertools import count
+
+    from tfm_lab.bench.wall_clock import Prompt, choose, compare, fastest_verification, plain_plans, tree_plans
+    from tfm_lab.bench.wall_clock_report import save_wall_clock, speed_table, stage_table
+    from tfm_lab.bundle import load_bundle
+    from tfm_lab.evaluation import load_suites
+
+    if limit < 1 or tuning < 1 or max_new_tokens < 2:
+        raise ValueError("--limit and --tuning take at least 1 prompt, --max-new-tokens at least 2")
+    check_report_path(out)
+    names = list(dict.fromkeys(comma_list(methods, str, "--methods")))
+    for name in names:
+        tree_plans(name, "float32", 1)
+    contexts = load_suites(comma_list(suite, str, "--suite"), limit + tuning)
+    if len(contexts) < limit + tuning:
+        raise ValueError(f"these suites hold {len(contexts)} prompts; --limit and --tuning ask for {limit + tuning}")
+    chosen = {name: load_bundle(bundle, dtype=choose_dtype(name)) for name in comma_list(dtypes, str, "--dtypes")}
+    any_bundle = next(iter(chosen.values()))
+    prompts = [Prompt(context.kind, tuple(context.tokens(any_bundle))) for context in contexts]
+    apart, prompts = prompts[limit:], prompts[:limit]
+    plains = plain_plans(list(chosen))
+    done, ticks = count(1), len(apart) * len(plains)
+    with progress_bar("plain decoding", ticks) as show:
+        tried = {"ar": choose(chosen, plains, apart, max_new_tokens, lambda: show(next(done)))}
+    best = tried["ar"][0][0]
+    dtype = fastest_verification(chosen, apart[0], best.threads)
+    plans = {name: tree_plans(name, dtype, best.threads) for name in names}
+    done, ticks = count(1), len(apart) * sum(map(len, plans.values()))
+    with progress_bar("choosing trees", ticks) as show:
+        for name, of_method in plans.items():
+            tried[name] = choose(chosen, of_method, apart, max_new_tokens, lambda: show(next(done)))
+    finalists = [plans[0][0] for plans in tried.values()]
+    done = count(1)
+    with progress_bar("comparing", len(prompts) * len(finalists)) as show:
+        comparisons = compare(chosen, finalists, prompts, max_new_tokens, lambda: show(next(done)))
+    print_table(speed_table(comparisons).markdown())
+    print_table(stage_table(comparisons).markdown())
+    if out is not None:
+        setup = {"bundle": any_bundle.name, "prompts": len(prompts), "suites": suite, "max_new_tokens": max_new_tokens}
+        save_wall_clock(comparisons, tried, setup, out)
         click.echo(f"written: {out} and {out.with_suffix('.md')}")

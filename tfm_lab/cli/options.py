@@ -66,9 +66,17 @@ def choose_device(name: str) -> str:
 
 
 def choose_dtype(name: str) -> "torch.dtype":
+    """The dtype of a name.
+
+    Raises:
+        ValueError: if it is none of the usual ones.
+    """
     import torch
 
-    return {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}[name]
+    dtypes = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+    if name not in dtypes:
+        raise ValueError(f"there is no dtype {name!r} to choose; use {', '.join(dtypes)}")
+    return dtypes[name]
 
 
 def check_report_path(path: Path | None) -> None:
