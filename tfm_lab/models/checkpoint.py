@@ -127,22 +127,38 @@ def save_weaver(model: Weaver, target: TargetModel, folder: str | Path) -> None:
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """A scratch folder that takes the place of ``folder`` when the block ends without an error."""
+    """A scratch folder that takes the place of ``folder`` when the block ends without an error.
+
+    A process that dies on the way leaves the old folder, under its own name or where :func:`recover_folder` finds it.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
+    recover_folder(folder)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         yield scratch
         scratch.chmod(0o755)
         for file in scratch.iterdir():
             file.chmod(0o644)
-        old = folder.with_name(f".{folder.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
+        old = _set_aside(folder)
         if folder.exists():
             folder.replace(old)
         scratch.replace(folder)
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def recover_folder(folder: Path) -> None:
+    """Put back what a process that died within :func:`atomic_folder` had set aside, and remove its scratch folders."""
+    old = _set_aside(folder)
+    if old.is_dir() and not folder.exists():
+        old.replace(folder)
+    for left in (old, *folder.parent.glob(f".{folder.name}.*")):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _set_aside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.old")
 
 
 def _load_drafter(

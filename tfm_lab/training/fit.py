@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from tfm_lab.models.checkpoint import atomic_folder
+from tfm_lab.models.checkpoint import atomic_folder, recover_folder
 from tfm_lab.training.distributed import (
     from_first_process,
     mean_over_processes,
@@ -143,6 +143,9 @@ def fit(
     """
     folder.mkdir(parents=True, exist_ok=True)
     optimisers = make_optimisers(task.model, config)
+    if process_rank() == 0:
+        recover_folder(folder / "state")
+    wait_for_all()
     step = _resume(task.model, optimisers, config, folder)
     is_first, objective = process_rank() == 0, replicated(_Loss(task))
     started = time.monotonic()
