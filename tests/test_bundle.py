@@ -238,7 +238,7 @@ def pickled(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (drop("target"), r"there is no bundle .*; shipped are hybrid, or give a folder with target/"),
+        (drop("target"), r"there is no bundle .*; shipped are hybrid, smollm2, or give a folder with target/"),
         (drop("drafter"), r"drafter is not a checkpoint folder: it has no config.json"),
         (drop("drafter/model.safetensors"), r"drafter lacks its weights file model.safetensors"),
         (drop("target/config.json"), r"target is not a checkpoint folder"),
