@@ -62,6 +62,15 @@ def test_marginals_and_conditionals_are_sums_over_paths(name: str) -> None:
         assert acceptance_of(marginal, weights, rows) == pytest.approx(1.0 - spread, abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    "rows", [MarkovWorld.dirichlet(6, 0.2).transitions, torch.full((3, 3), 1 / 3, dtype=torch.float64)]
+)
+def test_a_step_leaves_the_stationary_weights_alone(rows: Tensor) -> None:
+    weights = MarkovWorld(rows).stationary()
+    assert float(weights.sum()) == pytest.approx(1.0, abs=1e-12)
+    torch.testing.assert_close(weights @ rows, weights, rtol=0, atol=1e-12)
+
+
 def test_a_hidden_state_remembers_more_than_the_last_token() -> None:
     world = WORLDS["hidden"]
     rows = [world.conditional((first, 2)) for first in range(4)]

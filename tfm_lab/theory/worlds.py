@@ -196,6 +196,9 @@ def _powers(first: Tensor, transitions: Tensor, depth: int) -> Tensor:
 
 
 def _stationary(transitions: Tensor) -> Tensor:
-    values, vectors = torch.linalg.eig(transitions.T)
-    weights = vectors[:, values.real.argmax()].real
-    return weights / weights.sum()
+    """The weights that a step leaves alone, with sum 1: least squares of w (P - I) = 0 and sum w = 1."""
+    states = len(transitions)
+    system = torch.cat([transitions.T - torch.eye(states, dtype=transitions.dtype), torch.ones_like(transitions[:1])])
+    wanted = torch.zeros(states + 1, 1, dtype=transitions.dtype)
+    wanted[-1] = 1.0
+    return torch.linalg.lstsq(system, wanted).solution[:, 0].clamp_min(0.0)
