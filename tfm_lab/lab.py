@@ -13,8 +13,8 @@ from tfm_lab.drafting import Draft, DraftSource
 from tfm_lab.methods import AUTOREGRESSIVE, METHODS, make_speculator
 from tfm_lab.models import TargetState, WeaverSession
 from tfm_lab.show.marked_text import marked_html
-from tfm_lab.show.player import Frame
-from tfm_lab.show.views import Decode, frontier, growth_view, step_view, visible
+from tfm_lab.show.player import SPACED, Frame
+from tfm_lab.show.views import Decode, counted, frontier, growth_view, step_view, visible
 from tfm_lab.trace import DecodeTrace
 
 TITLES = {AUTOREGRESSIVE: "plain"} | {name: method.title for name, method in METHODS.items()}
@@ -80,10 +80,9 @@ def growth_frames(models: Bundle, draft: Draft) -> list[Frame]:
     frames: list[Frame] = []
     for last, growth in enumerate(draft.rounds):
         taken = sum(len(earlier.added) for earlier in draft.rounds[: last + 1])
-        call = f"expands {len(growth.expanded)} nodes" if growth.expanded else "needs no drafter call"
+        call = f"expands {counted(len(growth.expanded), 'node')}" if growth.expanded else "needs no drafter call"
         caption = f"<b>Round {last + 1}</b> {call}; {taken} of {draft.tree.budget} nodes are in the tree."
-        width = len(draft.rounds[last + 1].added) if last + 1 < len(draft.rounds) else 0
-        side = _frontier_table(models, draft, last, width)
+        side = _frontier_table(models, draft, last)
         frames.append(Frame(growth_view(draft.tree, draft.rounds, last, _piece(models)), caption, side))
     return frames
 
@@ -98,9 +97,7 @@ def counts_table(traces: Mapping[str, DecodeTrace], guesses: Mapping[str, int] |
         cells += [str(guesses.get(name, "-"))] if guesses else []
         rows += f'<tr><th scope="row">{TITLES[name]}</th>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
     head = "".join(f'<th scope="col">{title}</th>' for title in heads)
-    caption = (
-        "<caption>The same text, four ways; the token that the prompt itself gives needs no further call</caption>"
-    )
+    caption = "<caption>The same text, four ways; the first token comes with the prompt</caption>"
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
@@ -119,17 +116,22 @@ def _decode_frames(models: Bundle, trace: DecodeTrace) -> list[Frame]:
     return frames
 
 
-def _frontier_table(models: Bundle, draft: Draft, last: int, width: int, most: int = 12) -> str:
-    waiting = frontier(draft.tree, draft.rounds, last)
-    decode = _piece(models)
+def _frontier_table(models: Bundle, draft: Draft, last: int, most: int = 12) -> str:
+    """The best waiting candidates, marked where the next round takes them; the parent is named by token and number."""
+    tree, waiting = draft.tree, frontier(draft.tree, draft.rounds, last)
+    tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
+    taken = {(parents[node], tokens[node]) for growth in draft.rounds[last + 1 : last + 2] for node in growth.added}
+    labels = [escape(visible(_piece(models)(token))) for token in tokens]
     rows = "".join(
-        f"<tr><td>{'▶' if index < width else ''}</td><td>{escape(visible(decode(c.token)))}</td>"
-        f"<td>{c.parent}</td><td>{c.score:.2f}</td></tr>"
-        for index, c in enumerate(waiting[:most])
+        f"<tr><td>{'▶' if (c.parent, c.token) in taken else ''}</td>"
+        f"<td>{escape(visible(_piece(models)(c.token)))}</td><td>{labels[c.parent]} ({c.parent})</td>"
+        f"<td>{c.score:.2f}</td></tr>"
+        for c in waiting[:most]
     )
-    head = "".join(f'<th scope="col">{title}</th>' for title in ("next", "token", "below", "log-probability"))
-    caption = f"<caption>frontier: the best of {len(waiting)} candidates</caption>"
-    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    head = "".join(f'<th scope="col">{title}</th>' for title in ("next", "token", "below node", "log-probability"))
+    shown = "" if len(waiting) <= most else f", the best {most}"
+    caption = f"<caption>frontier: {counted(len(waiting), 'candidate')}{shown}</caption>"
+    return f"<table {SPACED}>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def _piece(models: Bundle) -> Decode:

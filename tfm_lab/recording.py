@@ -1,6 +1,7 @@
 """Numbers that a notebook stands for: ``record`` shows one and marks it, the notebook runner compares it.
 
-The mark is an output of type ``METRIC_MIME`` beside the plain text that a reader sees.
+The mark is an output of type ``METRIC_MIME`` beside the plain text that a reader sees. The mark holds all digits of a
+number, the text six.
 """
 
 import math
@@ -71,7 +72,8 @@ def record(name: str, value: SupportsFloat | Scalar, kind: MetricKind = "exact",
     from IPython.display import display
 
     metric = Metric(name, _plain(name, value), kind, n)
-    text = f"metric {metric.name} = {metric.value!r}  ({kind}{f', n = {n}' if n else ''})"
+    shown = f"{metric.value:.6g}" if isinstance(metric.value, float) else repr(metric.value)
+    text = f"metric {metric.name} = {shown}  ({kind}{f', n = {n}' if n else ''})"
     if InteractiveShell.initialized():
         display({METRIC_MIME: asdict(metric), "text/plain": text}, raw=True)
     else:

@@ -7,7 +7,7 @@ from show.samples import ROUNDS, TREE, decode, step
 
 from tfm_lab.show import bars_picture, growth_view, lines_picture, step_view, tree_picture
 from tfm_lab.show.picture import PLOTLY, Picture
-from tfm_lab.show.plots import tree_figure
+from tfm_lab.show.plots import STRONG_EDGES, tree_figure
 from tfm_lab.show.style import STYLES
 from tfm_lab.show.svg import tree_svg
 from tfm_lab.show.views import Role, TreeView
@@ -47,17 +47,28 @@ def test_every_role_has_a_look_that_does_without_colour() -> None:
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
-def test_plotly_draws_the_same_nodes_in_two_traces(view: TreeView) -> None:
+def test_plotly_draws_the_same_nodes_and_an_edge_to_each_but_the_root(view: TreeView) -> None:
+    """The traces are the same for every view, so that a player can update them in place."""
+    *edges, nodes = tree_figure(view).data
+    assert [trace.name for trace in edges] == ["edges", *(f"edges: {role.value}" for role in STRONG_EDGES)]
+    assert len(nodes.x) == len(view.nodes)
+    assert sum(len(trace.x) for trace in edges) == 3 * (len(view.nodes) - 1)
+    assert [row[0] for row in nodes.customdata] == [node.role.value for node in view.nodes]
+
+
+def test_plotly_colours_the_edges_of_the_accepted_path() -> None:
+    view = VIEWS["step"]
     figure = tree_figure(view)
-    assert [trace.name for trace in figure.data] == ["edges", "nodes"]
-    assert len(figure.data[1].x) == len(view.nodes)
-    assert len(figure.data[0].x) == 4 * (len(view.nodes) - 1)
-    assert [row[0] for row in figure.data[1].customdata] == [node.role.value for node in view.nodes]
+    (accepted,) = (trace for trace in figure.data if trace.name == f"edges: {Role.ACCEPTED.value}")
+    ends = {(x, y) for x, y in zip(accepted.x[1::3], accepted.y[1::3], strict=True)}
+    spots = zip(view.nodes, figure.data[-1].x, figure.data[-1].y, strict=True)
+    assert ends == {(x, y) for node, x, y in spots if node.role is Role.ACCEPTED}
+    assert accepted.line.color == STYLES[Role.ACCEPTED].colour
 
 
 def test_token_text_cannot_inject_markup() -> None:
     assert "<b>" not in tree_svg(VIEWS["step"])
-    assert not any("<b><b>" in text or "⏎<b>" in text for text in tree_figure(VIEWS["step"]).data[1].text)
+    assert not any("<b><b>" in text or "⏎<b>" in text for text in tree_figure(VIEWS["step"]).data[-1].text)
 
 
 def test_a_picture_offers_svg_and_words_and_plotly_only_if_it_has_one() -> None:
@@ -65,7 +76,7 @@ def test_a_picture_offers_svg_and_words_and_plotly_only_if_it_has_one() -> None:
     assert set(plain._repr_mimebundle_()) == {"image/svg+xml", "text/plain"}
     bundle = interactive._repr_mimebundle_()
     assert set(bundle) == {"image/svg+xml", "text/plain", PLOTLY}
-    assert len(bundle[PLOTLY]["data"]) == 2
+    assert [trace["name"] for trace in bundle[PLOTLY]["data"]][-1] == "nodes"
 
 
 @pytest.mark.parametrize(

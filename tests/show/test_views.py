@@ -53,7 +53,7 @@ def test_growth_shows_new_and_older_nodes_and_nothing_moves() -> None:
     for view in views:
         assert (view.rows, view.label_lengths) == (views[-1].rows, views[-1].label_lengths)
         assert [(node.x, node.y) for node in view.nodes] == [(n.x, n.y) for n in views[-1].nodes[: len(view.nodes)]]
-    assert "4 of 5 nodes are in the tree, 2 of them new; 1 candidates wait" in views[1].description
+    assert "4 of 5 nodes are in the tree, 2 of them new; 1 candidate waits" in views[1].description
     with pytest.raises(ValueError, match="there is no round 3"):
         growth_view(TREE, ROUNDS, 3, decode)
 

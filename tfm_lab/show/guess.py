@@ -20,10 +20,13 @@ class Guesses(widgets.VBox):
 
     def __init__(self, question: str, names: Mapping[str, str], lowest: int, highest: int) -> None:
         layout = widgets.Layout(width="480px")
+        label = {"description_width": f"{9 * max(map(len, names.values()), default=0)}px"}
         self.question = question
         self._start = highest
         self._sliders = {
-            key: widgets.IntSlider(highest, lowest, max(highest, lowest + 1), description=title, layout=layout)
+            key: widgets.IntSlider(
+                highest, lowest, max(highest, lowest + 1), description=title, layout=layout, style=label
+            )
             for key, title in names.items()
         }
         super().__init__([widgets.Label(question), *self._sliders.values()])

@@ -12,7 +12,7 @@ MARKS = {
     ACCEPTED: f"border-bottom:3px solid {GREEN}",
     BONUS: f"border:1px solid {PURPLE};border-radius:3px;padding:0 1px",
 }
-NAMES = {FIRST: "sampled after the prompt", ACCEPTED: "accepted draft", BONUS: "bonus token"}
+NAMES = {FIRST: "from the prompt", ACCEPTED: "accepted draft", BONUS: "bonus token"}
 
 
 def token_kinds(trace: DecodeTrace, steps: int | None = None) -> list[str]:

@@ -19,6 +19,8 @@ from tfm_lab.show.plots import tree_figure
 from tfm_lab.show.svg import tree_svg
 from tfm_lab.show.views import TreeView
 
+SPACED = 'style="border-collapse:separate;border-spacing:14px 0;text-align:left"'
+
 _open_players: dict[str, "Player"] = {}
 
 
@@ -175,7 +177,7 @@ def view_table(view: TreeView) -> str:
     )
     heads = "".join(f'<th scope="col">{h}</th>' for h in ("node", "token", "parent", "depth", "part", "probability"))
     caption = f"<caption>{escape(view.description)}</caption>"
-    return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    return f"<table {SPACED}>{caption}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def _has_live_front_end() -> bool:
@@ -196,6 +198,7 @@ def _figure_widget(view: TreeView) -> Any:
 
 def _update(figure: Any, view: TreeView) -> None:
     fresh = tree_figure(view).to_plotly_json()
+    del fresh["layout"]["template"]  # never changes, and checking it again is by far the slowest part
     with figure.batch_update():
         for old, new in zip(figure.data, fresh["data"], strict=True):
             old.update(new, overwrite=True)

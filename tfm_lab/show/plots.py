@@ -1,36 +1,30 @@
-"""Plotly figures, made by pure functions. Trees are two traces (edges and nodes), whatever their size."""
+"""Plotly figures, made by pure functions. Trees have the same traces whatever their size: edges by role, then nodes."""
 
 from collections.abc import Mapping
 from html import escape
 
 import plotly.graph_objects as go
 
-from tfm_lab.show.geometry import geometry
-from tfm_lab.show.style import INK, METHOD_COLOURS, STYLES
-from tfm_lab.show.views import TreeView
+from tfm_lab.show.geometry import Geometry, geometry
+from tfm_lab.show.style import BLUE, GREY, INK, METHOD_COLOURS, STYLES
+from tfm_lab.show.views import Role, TreeView
 
+CLEAR, FAINT = "rgba(0,0,0,0)", "rgba(107,114,128,0.3)"
 TRANSPARENT = {
-    "paper_bgcolor": "rgba(0,0,0,0)",
-    "plot_bgcolor": "rgba(0,0,0,0)",
-    "font": {"size": 12, "color": "#6b7280"},
+    "paper_bgcolor": CLEAR,
+    "plot_bgcolor": CLEAR,
+    "font": {"size": 12, "color": GREY},
+    "modebar": {"bgcolor": CLEAR, "color": GREY, "activecolor": BLUE, "remove": ["select2d", "lasso2d"]},
 }
 SYMBOLS = {"circle": "circle", "square": "square", "diamond": "diamond"}
+STRONG_EDGES = tuple(role for role, style in STYLES.items() if style.strong and role is not Role.ROOT)
 
 
 def tree_figure(view: TreeView) -> go.Figure:
     """A tree view with hovering; the same positions, shapes and colours as its SVG."""
     drawing = geometry(view)
     placed = list(zip(view.nodes, drawing.places, strict=True))
-    xs: list[float | None] = []
-    ys: list[float | None] = []
-    for node, place in placed:
-        if node.parent >= 0:
-            parent = drawing.places[node.parent]
-            start = min(parent.label_end, place.x - 12)
-            xs += [start, (start + place.x) / 2, place.x, None]
-            ys += [-parent.y, -(parent.y + place.y) / 2, -place.y, None]
-    line = {"color": "rgba(107,114,128,0.6)", "width": 1, "shape": "spline"}
-    edges = go.Scatter(x=xs, y=ys, mode="lines", line=line, hoverinfo="skip", name="edges")
+    edges = [_edges(view, drawing, None), *(_edges(view, drawing, role) for role in STRONG_EDGES)]
     styles = [STYLES[node.role] for node in view.nodes]
     marker = {
         "symbol": [SYMBOLS[style.shape] + ("" if style.filled else "-open") for style in styles],
@@ -50,13 +44,30 @@ def tree_figure(view: TreeView) -> go.Figure:
         marker=marker,
         name="nodes",
     )
-    figure = go.Figure([edges, nodes])
+    figure = go.Figure([*edges, nodes])
     margin = {"l": 0, "r": 0, "t": 34, "b": 0}
     figure.update_layout(title=view.title, width=drawing.width + 8, height=drawing.height + 34, margin=margin)
     figure.update_layout(showlegend=False, **TRANSPARENT)
     figure.update_xaxes(visible=False, range=[0, drawing.width + 8])
     figure.update_yaxes(visible=False, range=[-drawing.height, 0])
     return figure
+
+
+def _edges(view: TreeView, drawing: Geometry, role: Role | None) -> go.Scatter:
+    """The edges to nodes of one strong role, in its colour; without a role those to all others, thin and grey."""
+    xs: list[float | None] = []
+    ys: list[float | None] = []
+    for node, place in zip(view.nodes, drawing.places, strict=True):
+        if node.parent < 0 or (node.role if node.role in STRONG_EDGES else None) is not role:
+            continue
+        parent = drawing.places[node.parent]
+        room = 6 if STYLES[view.nodes[node.parent].role].strong else 0  # bold labels are wider
+        start = min(parent.label_end + room, place.x - 12)
+        xs += [start, place.x, None]
+        ys += [-parent.y, -place.y, None]
+    line = {"color": STYLES[role].colour if role else "rgba(107,114,128,0.6)", "width": 2.4 if role else 1}
+    name = f"edges: {role.value}" if role else "edges"
+    return go.Scatter(x=xs, y=ys, mode="lines", line=line, hoverinfo="skip", name=name)
 
 
 def lines_figure(
@@ -102,3 +113,5 @@ def bars_figure(
 def _plain(figure: go.Figure, title: str, height: float) -> None:
     margin = {"l": 20, "r": 20, "t": 50, "b": 40}
     figure.update_layout(title=title, height=height, margin=margin, **TRANSPARENT)
+    figure.update_xaxes(gridcolor=FAINT, zerolinecolor=FAINT)
+    figure.update_yaxes(gridcolor=FAINT, zerolinecolor=FAINT)

@@ -126,7 +126,7 @@ def growth_view(tree: DraftTree, rounds: Sequence[GrowthRound], last: int, decod
     waiting = frontier(tree, rounds, last)
     description = (
         f"Round {last + 1} of {len(rounds)}: {len(placed) - 1} of {tree.budget} nodes are in the tree, {len(new)} of "
-        f"them new; {len(waiting)} candidates wait."
+        f"them new; {counted(len(waiting), 'candidate')} {'waits' if len(waiting) == 1 else 'wait'}."
     )
     return _view(title, description, nodes, finished)
 
@@ -139,6 +139,11 @@ def frontier(tree: DraftTree, rounds: Sequence[GrowthRound], last: int) -> list[
     offered = [candidate for growth in rounds[: last + 1] for candidate in growth.offered]
     left = [candidate for candidate in offered if (candidate.parent, candidate.token) not in taken]
     return sorted(left, key=lambda candidate: (-candidate.score, candidate.parent))
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: ``1 node``, ``2 nodes``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def visible(text: str) -> str:
