@@ -233,10 +233,12 @@ class DecodeSession:
         if isinstance(drafter, AutoregressiveDrafter):
             source = DraftSource(None, lambda: AutoregressiveSession(drafter, target, context, pool_size))
         else:
-            marginals = drafter.propose(context, root, target)
+            marginals = drafter.propose(context, root, target, min(config.budget, config.max_depth))
             source = DraftSource(marginals)
             if weaver is not None:
-                ranking = None if noise is None else foresee_logits(marginals.logits, noise, temperature)
+                ranking = None
+                if noise is not None:
+                    ranking = foresee_logits(marginals.logits, noise[: marginals.max_depth], temperature)
                 opened = lambda: WeaverSession(weaver, target, marginals, hidden, pool_size, ranking)  # noqa: E731
                 source = DraftSource(marginals, opened)
         return source if noise is None else foresee(source, noise, temperature)

@@ -99,3 +99,14 @@ def test_a_drafter_for_another_target_is_refused(changes: dict[str, int], senten
 def test_a_drafter_config_that_cannot_work_is_refused(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         drafter_config(tiny_target(), **changes)
+
+
+def test_fewer_places_cost_nothing_but_their_logits() -> None:
+    target = tiny_target()
+    drafter = drafter_for(target)
+    taps = target.prefill(random_tokens(6), drafter.config.tap_layers).taps
+    context = drafter.extend_context(drafter.empty_context(), taps)
+    whole, cut = drafter.propose(context, 5, target), drafter.propose(context, 5, target, 3)
+    torch.testing.assert_close(cut.logits, whole.logits[:3])
+    assert torch.equal(cut.hidden, whole.hidden)
+    assert cut.max_depth == 3

@@ -99,7 +99,8 @@ def cpu(
 
     Plain decoding is tried in every dtype and with every number of threads; the fastest is the baseline. The others
     take the dtype in which a tree is verified fastest, and each chooses among a few trees on prompts of its own. Then
-    all decode the same prompts greedily, in turns, and are compared in pairs. Keep the machine quiet meanwhile.
+    all decode the same prompts greedily, in turns, and are compared in pairs. Keep the machine quiet meanwhile; then
+    OMP_WAIT_POLICY=ACTIVE in the environment makes several threads worth more.
 
     \b
     Examples:
@@ -107,6 +108,7 @@ def cpu(
       tfm-lab bench cpu --bundle smollm2
       tfm-lab bench cpu --bundle smollm2 --out tfm_lab/results/smollm2_wall_clock_cpu.json
     """
+    import os
     from itertools import count
 
     from tfm_lab.bench.wall_clock import Prompt, choose, compare, fastest_verification, plain_plans, tree_plans
@@ -145,6 +147,13 @@ def cpu(
     print_table(speed_table(comparisons).markdown())
     print_table(stage_table(comparisons).markdown())
     if out is not None:
-        setup = {"bundle": any_bundle.name, "prompts": len(prompts), "suites": suite, "max_new_tokens": max_new_tokens}
+        policy = os.environ.get("OMP_WAIT_POLICY", "not set")
+        setup = {
+            "OMP_WAIT_POLICY": policy,
+            "bundle": any_bundle.name,
+            "prompts": len(prompts),
+            "suites": suite,
+            "max_new_tokens": max_new_tokens,
+        }
         save_wall_clock(comparisons, tried, setup, out)
         click.echo(f"written: {out} and {out.with_suffix('.md')}")

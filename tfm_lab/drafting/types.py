@@ -75,10 +75,15 @@ class CandidatePool(NamedTuple):
 
 
 class Marginals(NamedTuple):
-    """What one pass of a factorised drafter gives. Row d speaks about the token d + 1 places after the root."""
+    """What one pass of a factorised drafter gives. Row d speaks about the token d + 1 places after the root.
+
+    Attributes:
+        logits: for as many places as were asked for.
+        hidden: of the whole block, whose logits may be fewer.
+    """
 
     logits: Float[Tensor, "depth vocab"]
-    hidden: Float[Tensor, "depth channels"]
+    hidden: Float[Tensor, "block channels"]
 
     @property
     def max_depth(self) -> int:

@@ -15,8 +15,13 @@ class FactorisedDrafter(ContextDrafter):
     """The DFlash drafter: bidirectional within the block, so that no drafted position depends on another's token."""
 
     @torch.no_grad()
-    def propose(self, context: DraftContext, root: int, target: TargetModel) -> Marginals:
-        """Marginals of the ``draft_depth`` tokens after ``root``, which sits at position ``context.length``."""
+    def propose(self, context: DraftContext, root: int, target: TargetModel, depth: int | None = None) -> Marginals:
+        """Marginals of the tokens after ``root``, which sits at position ``context.length``.
+
+        Args:
+            depth: how many places to give logits for; by default all ``draft_depth``. The output head is a large part
+                of the cost on a CPU.
+        """
         config = self.config
         tokens = torch.full((1, config.block_size), config.mask_token, device=target.device)
         tokens[0, 0] = root
@@ -25,7 +30,7 @@ class FactorisedDrafter(ContextDrafter):
         visible = x.new_ones(1, 1, config.block_size, context.length + config.block_size, dtype=torch.bool)
         rows, _ = self.run(x, rotary, [buffer.rows(context.length) for buffer in context.layers], visible)
         hidden = rows[0, 1:]
-        return Marginals(target.logits(hidden), hidden)
+        return Marginals(target.logits(hidden[:depth]), hidden)
 
     def forward(
         self, taps: Float[Tensor, "batch tokens features"], blocks: DraftBlocks
