@@ -5,12 +5,13 @@ from collections.abc import Callable
 import pytest
 import torch
 from models.oracle import VOCABULARY, random_tokens
-from models.small import drafter_for, tiny_target, weaver_for
+from models.small import autoregressive_for, drafter_for, tiny_target, weaver_for
 
 from tfm_lab.drafting import Draft, DraftSource, Marginals, TreeConfig, best_first, chain, woven
 from tfm_lab.drafting.batched import TreeBatch, best_first_batch, chain_batch, woven_batch
 from tfm_lab.draws import SeededDraws
-from tfm_lab.models import WeaverSession
+from tfm_lab.models import AutoregressiveSession, WeaverSession
+from tfm_lab.models.autoregressive import AutoregressiveBatch
 from tfm_lab.models.weaver_batch import WeaverBatch
 from tfm_lab.tree import DraftTree
 
@@ -22,6 +23,8 @@ CONFIGS = [
     TreeConfig(budget=30, max_depth=5, children=30, width=1, pool_size=20),
     TreeConfig(budget=16, max_depth=7, children=2, width=8, pool_size=3),
     TreeConfig(budget=1, pool_size=20),
+    TreeConfig(budget=9, max_depth=3, children=1, width=1, pool_size=20),
+    TreeConfig(budget=VOCABULARY + 20, children=1, width=1, pool_size=VOCABULARY + 20),
     TreeConfig(budget=0),
 ]
 
@@ -73,6 +76,13 @@ def test_trees_from_marginals_are_the_same_one_by_one_and_all_at_once(
         assert paths(batch_nodes(trees, text)) == paths(nodes_of(draft.tree))
 
 
+def test_probabilities_of_half_precision_logits_are_not_rounded_again() -> None:
+    logits, config = random_logits().bfloat16(), TreeConfig(budget=30)
+    found = best_first_batch(ROOTS, logits, config, torch.tensor(CAPS))
+    for got, wanted in zip(found, best_first_batch(ROOTS, logits.float(), config, torch.tensor(CAPS)), strict=True):
+        assert torch.equal(got, wanted)
+
+
 def test_with_ties_best_first_trees_are_equally_probable() -> None:
     config = TreeConfig(budget=25, max_depth=7)
     logits = random_logits()
@@ -92,7 +102,9 @@ def test_with_ties_best_first_trees_are_equally_probable() -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("form", [{}, {"positions": "rotary", "mlp": "swiglu"}, {"layers": 2}])
+@pytest.mark.parametrize(
+    "form", [{}, {"positions": "rotary", "mlp": "swiglu", "max_depth": 4}, {"layers": 2, "max_depth": 9}]
+)
 def test_woven_trees_are_the_same_node_for_node(config: TreeConfig, form: dict[str, object]) -> None:
     target = tiny_target()
     weaver, drafter = weaver_for(target, **form), drafter_for(target)
@@ -110,6 +122,25 @@ def test_woven_trees_are_the_same_node_for_node(config: TreeConfig, form: dict[s
         single = WeaverSession(weaver, target, marginals[text], hidden[text], config.pool_size)
         source = DraftSource(marginals[text], lambda single=single: single)
         draft = woven(int(ROOTS[text]), source, capped(config, CAPS[text]), SeededDraws(0))
+        assert batch_nodes(trees, text) == nodes_of(draft.tree)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_trees_of_an_autoregressive_drafter_are_the_same_node_for_node(config: TreeConfig) -> None:
+    """Each text has its root somewhere else; what lies behind the root stays hidden."""
+    target, lengths = tiny_target("llama-plain"), [12, 9, 15, 1, 7, 10]
+    drafter = autoregressive_for(target)
+    tokens = torch.tensor([random_tokens(17, seed=text) for text in range(TEXTS)])
+    seen = drafter.read(target.features(tokens, drafter.config.tap_layers).taps)
+    session = AutoregressiveBatch(drafter, target, seen, torch.tensor(lengths), config.pool_size, config.budget)
+    roots = tokens[torch.arange(TEXTS), torch.tensor(lengths)]
+    trees = woven_batch(roots, session, config, torch.tensor(CAPS))
+    for text, length in enumerate(lengths):
+        taps = target.prefill(tokens[text, :length].tolist(), drafter.config.tap_layers).taps
+        context = drafter.extend_context(drafter.empty_context(), taps)
+        single = AutoregressiveSession(drafter, target, context, config.pool_size)
+        source = DraftSource(None, lambda single=single: single)
+        draft = woven(int(roots[text]), source, capped(config, CAPS[text]), SeededDraws(0))
         assert batch_nodes(trees, text) == nodes_of(draft.tree)
 
 

@@ -20,7 +20,7 @@ from tfm_lab.bundle import Bundle, load_bundle
 from tfm_lab.decoding import DecodeConfig, speculative_decode
 from tfm_lab.distributions import SamplingConfig
 from tfm_lab.evaluation import Context, Setting, cross_settings, evaluate, runs, summarise
-from tfm_lab.evaluation.records import read_records
+from tfm_lab.evaluation.records import read_records, records_header
 from tfm_lab.methods import ALL_METHODS, make_speculator
 from tfm_lab.metrics import acceptance_by_depth
 from tfm_lab.models.checkpoint import save_autoregressive, save_weaver
@@ -150,6 +150,66 @@ def test_a_killed_evaluation_is_completed_to_the_same_records(
     assert without_times(path) == without_times(whole)
 
 
+def test_a_decode_gets_all_that_its_setting_says_and_is_shared_only_by_equal_chains(
+    tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chain is as long as its budget, its depth and its drafter allow; beyond that a budget changes nothing."""
+    shape = tiny_bundle.drafter.config
+    short = autoregressive_for(tiny_bundle.target, **(asdict(shape) | {"block_size": 5}))
+    longest, seen = shape.draft_depth, list[DecodeConfig]()
+
+    def seeing(target: Any, speculator: Any, prompt: Any, config: DecodeConfig) -> Any:
+        seen.append(config)
+        return speculative_decode(target, speculator, prompt, config)
+
+    monkeypatch.setattr(runs, "speculative_decode", seeing)
+    decoded = [
+        Setting("chain", longest - 1, 0.7),
+        Setting("chain", longest, 0.7),
+        Setting("chain", longest, 0.7, max_depth=2),
+        Setting("chain", longest, 0.7, shared_noise=True),
+        Setting("ard-chain", 3, 0.7),
+        Setting("ard-chain", 4, 0.7),
+    ]
+    repeated = [Setting("chain", longest + 1, 0.7), Setting("ard-chain", 5, 0.7)]
+    evaluation = replace(EVALUATION, settings=(*decoded, *repeated), seed=3)
+    bundle = replace(tiny_bundle, autoregressive=short)
+    evaluate(bundle, CONTEXTS[:1], evaluation, tmp_path / "records.jsonl")
+    stops = bundle.target.config.stop_tokens
+    assert stops
+    assert seen == [
+        DecodeConfig(6, SamplingConfig(0.7, shared_noise=s.shared_noise), s.tree, stops, seed=3) for s in decoded
+    ]
+
+
+def test_a_context_given_twice_is_evaluated_once(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    done: list[tuple[int, int]] = []
+    evaluation = replace(EVALUATION, settings=(SETTINGS[0],))
+    twice = [CONTEXTS[0], CONTEXTS[0]]
+    (found,) = evaluate(tiny_bundle, twice, evaluation, tmp_path / "r.jsonl", lambda *progress: done.append(progress))
+    assert found["context"] == CONTEXTS[0].name
+    assert done == [(1, 1)]
+
+
+def test_the_header_tells_every_model_and_the_stop_tokens_apart(tiny_work: Path) -> None:
+    before = records_header(load_bundle(str(tiny_work / "model")), EVALUATION)
+    for name in ("target", "drafter", "weaver", "autoregressive"):
+        bundle = load_bundle(str(tiny_work / "model"))
+        next(getattr(bundle, name).parameters()).data.add_(1.0)
+        after = records_header(bundle, EVALUATION)
+        assert [field for field in before if after[field] != before[field]] == [name]
+    bundle = load_bundle(str(tiny_work / "model"))
+    bundle.target.config = replace(bundle.target.config, stop_tokens=(1, 2))
+    after = records_header(bundle, EVALUATION)
+    assert [field for field in before if after[field] != before[field]] == ["stop_tokens"]
+
+
+@pytest.mark.parametrize(("distinct", "is_enough"), [(3, True), (2, False)])
+def test_a_text_with_just_enough_distinct_tokens_is_varied(distinct: int, is_enough: bool) -> None:
+    tokens = [*range(distinct), *[0] * (12 - distinct)]
+    assert runs.is_varied(tokens, replace(EVALUATION, least_distinct=0.25)) is is_enough
+
+
 def test_more_settings_may_be_added_to_a_file(tiny_bundle: Bundle, whole: Path, tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     done: list[tuple[int, int]] = []
@@ -204,7 +264,16 @@ def test_settings_that_differ_in_nothing_that_matters_count_once(tiny_bundle: Bu
     assert crossed[0] == Setting("ar", 0, 0.0)
 
 
+def test_at_temperature_zero_there_is_no_noise_to_share() -> None:
+    assert cross_settings(["chain", "ddtree"], [4], [0.0, 0.7], shared_noise=[False, True]) == tuple(
+        Setting(method, 4, temperature, shared_noise=is_shared)
+        for temperature, is_shared in ((0.0, False), (0.7, False), (0.7, True))
+        for method in ("chain", "ddtree")
+    )
+
+
 def test_the_label_says_what_is_unusual() -> None:
+    assert Setting("ddtree", 64, 1.0, max_depth=7, shared_noise=True).label == "ddtree D=7 shared noise"
     assert Setting("tfm", 64, 0.0).label == "tfm"
     assert Setting("tfm", 64, 0.0, children=8, width=1, pool_size=128, max_depth=7).label == "tfm C=8 w=1 K=128 D=7"
 
@@ -292,6 +361,21 @@ def test_a_file_of_something_else_is_refused_and_left_alone(
     assert path.read_bytes() == content
 
 
+def test_a_damaged_record_and_an_unknown_field_of_the_header_are_refused(
+    tiny_bundle: Bundle, whole: Path, tmp_path: Path
+) -> None:
+    header, first, second, *_ = whole.read_text().splitlines()
+    damaged = json.loads(second)
+    del damaged["replayed"]
+    path = tmp_path / "records.jsonl"
+    path.write_text("\n".join([header, first, json.dumps(damaged), ""]))
+    with pytest.raises(ValueError, match="is not an evaluation file, or a damaged one"):
+        evaluate(tiny_bundle, CONTEXTS, EVALUATION, path)
+    path.write_text("\n".join([json.dumps(json.loads(header) | {"handicap": 1}), first, ""]))
+    with pytest.raises(ValueError, match=r"\(not the same: handicap\)"):
+        evaluate(tiny_bundle, CONTEXTS, EVALUATION, path)
+
+
 def test_a_file_of_an_older_edition_is_refused_and_left_alone(tiny_bundle: Bundle, tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     content = '{"target": "x", "children": 32}\n{"context": "a", "method": "chain"}\n'
@@ -319,6 +403,12 @@ def test_what_cannot_be_evaluated_is_refused_before_anything_is_written(
     with pytest.raises(ValueError, match=sentence):
         evaluate(bundle, contexts, replace(EVALUATION, settings=settings), path)
     assert not path.parent.exists()
+
+
+def test_a_negative_length_is_refused_before_anything_is_written(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="max_new_tokens must be 0 or more"):
+        evaluate(tiny_bundle, CONTEXTS, replace(EVALUATION, max_new_tokens=-1), tmp_path / "new" / "records.jsonl")
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_setting_out_of_range_cannot_be_made() -> None:

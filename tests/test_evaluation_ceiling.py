@@ -94,6 +94,42 @@ def test_the_estimates_at_depth_two_are_those_of_enumeration(bundle: Bundle) -> 
 
 
 @pytest.mark.usefixtures("fixed_anchor")
+def test_along_given_paths_all_figures_come_from_what_a_decode_would_draft(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four paths of seven tokens, exact: conditionals of the sessions that decode, one node at a time."""
+    target, drafter, weaver, ard = bundle.target, bundle.drafter, bundle.weaver, bundle.autoregressive
+    assert weaver is not None
+    assert ard is not None
+    paths = [random_tokens(7, seed=seed) for seed in range(4)]
+    texts = torch.tensor([[*PROMPT, *path] for path in paths])
+    monkeypatch.setattr(module, "sample_texts", lambda *_: texts)
+    got = measure_ceiling(bundle, [PROMPT], continuations=4, depth=7, pool_size=POOL_SIZE).by_anchor
+    prefilled = target.prefill(PROMPT[:-1], drafter.config.tap_layers)
+    proposed = drafter.propose(drafter.extend_context(drafter.empty_context(), prefilled.taps), PROMPT[-1], target)
+    seen = ard.extend_context(ard.empty_context(), prefilled.taps)
+    pool = proposed.pool(POOL_SIZE).tokens
+    wanted = {name: np.zeros(7) for name in (ORACLE, POINT, DRAFTER, WEAVER, AUTOREGRESSIVE, POOL)}
+    every = target(texts)[:, len(PROMPT) - 1 : -1].softmax(-1)
+    for index, (path, p) in enumerate(zip(paths, every, strict=True)):
+        others = torch.cat([every[:index], every[index + 1 :]]).mean(0)
+        wanted[ORACLE] += torch.minimum(others, p).sum(1).numpy() / 4
+        wanted[POINT] += p[torch.arange(7), others.argmax(1)].numpy() / 4
+        sessions = {
+            WEAVER: WeaverSession(weaver, target, proposed, prefilled.hidden, POOL_SIZE),
+            AUTOREGRESSIVE: AutoregressiveSession(ard, target, seen, VOCABULARY),
+        }
+        wanted[DRAFTER] += torch.minimum(proposed.logits.softmax(-1), p).sum(1).numpy() / 4
+        wanted[POOL] += p.gather(1, pool).sum(1).numpy() / 4
+        for depth, token in enumerate((PROMPT[-1], *path[:-1])):
+            for name, session in sessions.items():
+                (proposal,) = session.expand([OpenNode(depth, depth - 1, token, depth)])
+                wanted[name][depth] += float(torch.minimum(proposal.dense(VOCABULARY), p[depth]).sum()) / 4
+    for name, figures in wanted.items():
+        assert got[name][0] == pytest.approx(figures, abs=1e-9), name
+
+
+@pytest.mark.usefixtures("fixed_anchor")
 def test_few_continuations_make_the_ceiling_too_low_and_never_too_high(bundle: Bundle) -> None:
     """Mean over 30 estimates each; the bias shrinks as continuations are added."""
     wanted = exact_second_depth(bundle, PROMPT)[ORACLE]
@@ -154,6 +190,24 @@ def test_intervals_are_over_anchors_and_depths_end_with_the_drafter(bundle: Bund
 def test_without_weaver_and_autoregressive_drafter_their_columns_are_missing(bundle: Bundle) -> None:
     bare = Bundle("tiny", bundle.target, bundle.tokenizer, None, bundle.drafter, None)
     assert set(measure_ceiling(bare, [PROMPT], continuations=2).by_anchor) == {ORACLE, POINT, DRAFTER, POOL}
+
+
+def test_a_shallow_autoregressive_drafter_has_a_short_column(bundle: Bundle) -> None:
+    shallow = replace(bundle, autoregressive=autoregressive_for(bundle.target, block_size=3))
+    found = measure_ceiling(shallow, [PROMPT], continuations=2, written=2).by_anchor
+    lengths = {name: values.shape[1] for name, values in found.items()}
+    assert lengths == dict.fromkeys((ORACLE, POINT, DRAFTER, WEAVER, POOL), 7) | {AUTOREGRESSIVE: 2}
+
+
+def test_the_seed_decides_the_paths_and_a_prompt_may_just_fit(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = {"continuations": 3, "written": 4, "depth": 2}
+    config = replace(bundle.target.config, max_positions=len(PROMPT) + 6)
+    monkeypatch.setattr(bundle.target, "config", config)
+    first, again, other = (measure_ceiling(bundle, [PROMPT], **shape, seed=s).by_anchor[DRAFTER] for s in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    with pytest.raises(ValueError, match="leaves no room for 6 more"):
+        measure_ceiling(bundle, [[*PROMPT, 1]], **shape)
 
 
 def test_what_cannot_be_measured_is_refused(bundle: Bundle) -> None:

@@ -14,6 +14,7 @@ from tfm_lab.bundle import Bundle, load_bundle
 from tfm_lab.evaluation import Context, Setting, evaluate, evaluate_replayed, load_contexts, replays, summarise
 from tfm_lab.evaluation.records import read_records
 from tfm_lab.evaluation.replays import texts_path
+from tfm_lab.replay import ReplayedStep
 from tfm_lab.training.sampling import sample_texts
 
 SETTINGS = tuple(
@@ -68,6 +69,42 @@ def test_records_under_shared_noise_are_those_of_the_decodes(double: Bundle, tmp
     rows = [[tuple(record[name] for name in names) for record in records] for records in (decoded, replayed)]
     assert sorted(rows[0]) == sorted(rows[1])
     assert {record["shared_noise"] for record in read_records(tmp_path / "replayed.jsonl")} == {True}
+
+
+def test_under_shared_noise_records_are_those_of_the_decodes(double: Bundle, tmp_path: Path) -> None:
+    """The noise fixes the text, so that sampled texts can be compared, too."""
+    shared = [Setting("chain", 4, 0.5, shared_noise=True), replace(SETTINGS[-1], temperature=0.5, shared_noise=True)]
+    evaluation = replace(REPLAYED, settings=(*shared, Setting("chain", 4, 0.5)), seed=3, max_new_tokens=20)
+    decoded = evaluate(double, PROMPTS, evaluation, tmp_path / "decoded.jsonl")
+    path = tmp_path / "records.jsonl"
+    replayed = evaluate_replayed(double, PROMPTS, evaluation, path, batch=3)
+    for record, other in zip(decoded, replayed, strict=True):
+        assert other["rule"] == record["rule"] == "target_sample"
+        if record["shared_noise"]:
+            for name in ("tokens", "committed", "target_calls"):
+                assert other[name] == record[name]
+    assert sum(r["committed"] for r in decoded) > sum(r["target_calls"] for r in decoded)
+    texts = texts_path(path).read_bytes()
+    path.unlink()
+    assert evaluate_replayed(double, PROMPTS, evaluation, path, batch=3) == replayed
+    assert texts_path(path).read_bytes() == texts
+
+
+def test_another_seed_writes_other_texts(double: Bundle, tmp_path: Path) -> None:
+    written = []
+    for seed in (0, 1):
+        evaluation = replace(REPLAYED, settings=(Setting("chain", 4, 1.0),), seed=seed)
+        evaluate_replayed(double, CONTEXTS, evaluation, tmp_path / f"{seed}.jsonl")
+        written.append(texts_path(tmp_path / f"{seed}.jsonl").read_text().splitlines()[1:])
+    assert not set(written[0]) & set(written[1])
+
+
+def test_depths_of_a_replay_by_hand() -> None:
+    """Steps count where their tree went on below the accepted path, also if the text did not follow it."""
+    steps = [ReplayedStep(2, 3, True), ReplayedStep(0, 1, True), ReplayedStep(0, 1, False), ReplayedStep(1, 2, False)]
+    figures = replays._figures(steps)
+    assert figures["depths"] == [[3, 2], [1, 1], [1, 0]]
+    assert (figures["committed"], figures["target_calls"]) == (7, 4)
 
 
 @pytest.mark.slow
@@ -161,6 +198,18 @@ def test_progress_counts_texts_and_records(double: Bundle, whole: Path, tmp_path
     total = len(PROMPTS) * (2 + len(SETTINGS))
     assert done[-1] == (total, total)
     assert done == sorted(set(done))
+
+
+def test_two_contexts_of_the_same_prompt_share_a_text(double: Bundle, tmp_path: Path) -> None:
+    done: list[tuple[int, int]] = []
+    twins = [CONTEXTS[0], replace(CONTEXTS[0], name="code-twin")]
+    evaluation = replace(REPLAYED, settings=SETTINGS[:1])
+    first, second = evaluate_replayed(
+        double, twins, evaluation, tmp_path / "records.jsonl", lambda *step: done.append(step)
+    )
+    assert first | {"context": "code-twin"} == second
+    assert len(texts_path(tmp_path / "records.jsonl").read_text().splitlines()) == 2
+    assert done[-1] == (3, 3)
 
 
 def test_texts_of_another_target_or_length_are_refused(double: Bundle, whole: Path, tmp_path: Path) -> None:

@@ -41,6 +41,19 @@ def test_summary_by_hand() -> None:
     assert tfm.tokens_per_second == 10 / 2.0
 
 
+def test_steps_without_a_draft_count_in_the_acceptance_and_not_in_the_conditional() -> None:
+    (summary,) = summarise([record("a1", "tfm", 5, 4, [[2, 1]])])
+    assert (summary.acceptance, summary.conditional) == ((1 / 4,), (1 / 2,))
+
+
+def test_low_temperatures_come_first_whatever_the_order_of_the_records() -> None:
+    records = [record("a1", method, 4, 2, temperature=t) for t in (1.0, 0.0, 0.5) for method in ("tfm", "chain")]
+    assert [(s.setting.temperature, s.setting.method) for s in summarise(records)] == [
+        (temperature, method) for temperature in (0.0, 0.5, 1.0) for method in ("tfm", "chain")
+    ]
+    assert [found.setting.temperature for found in gains(records)] == [0.0, 0.5, 1.0]
+
+
 def test_the_macro_average_counts_kinds_alike() -> None:
     more = [*BY_HAND, record("a2", "tfm", 6, 2), record("a3", "tfm", 6, 2)]
     (_, tfm, sampled) = summarise(more)
@@ -104,6 +117,8 @@ def test_a_gain_counts_contexts_that_both_methods_have() -> None:
     assert math.isnan(one.overall.standard_error)
     assert math.isnan(one.interval.low)
     assert math.isnan(gain([], TFM, CHAIN).overall.value)
+    no_calls = [record(name, method, 0, 0) for name in ("a1", "a2") for method in ("tfm", "chain")]
+    assert math.isnan(gain(no_calls, TFM, CHAIN).overall.standard_error)
 
 
 def test_gains_compare_trees_of_the_same_size() -> None:

@@ -9,10 +9,11 @@ from tfm_lab.bundle import load_bundle
 from tfm_lab.decoding import DecodeConfig, speculative_decode
 from tfm_lab.distributions import SamplingConfig
 from tfm_lab.drafting import TreeConfig
+from tfm_lab.drafting.batched import TreeBatch
 from tfm_lab.evaluation import load_contexts
 from tfm_lab.methods import make_speculator
 from tfm_lab.noise import noise_key
-from tfm_lab.replay import REPLAYED, DraftModels, Text, replay
+from tfm_lab.replay import REPLAYED, DraftModels, ReplayedStep, Text, _walk_texts, replay
 from tfm_lab.trace import DecodeTrace, StopReason
 
 TREE = TreeConfig(budget=12, max_depth=7, children=4, width=3, pool_size=20)
@@ -83,6 +84,24 @@ def test_a_full_context_shortens_the_trees_as_it_does_in_a_decode() -> None:
         assert trace.stop is StopReason.CONTEXT_FULL
         (steps,) = replay(models, [Text((*prompt, *trace.tokens), len(prompt), 40)], method, TREE)
         assert [step.committed for step in steps] == [len(step.committed) for step in trace.steps]
+        assert [step.could_go_on for step in steps] == [
+            bool((step.tree.parents == step.acceptance.path[-1]).any()) for step in trace.steps
+        ]
+
+
+def test_a_walk_ends_with_its_text_and_trees_end_with_limit_and_room() -> None:
+    """The filling behind the shorter text is not taken for text."""
+    texts = [Text((5, 6, 7), 1, 6), Text((5, 6, 7, 0, 9), 1, 30)]
+    tokens, depths = torch.tensor([[5, 6, 7, 0, 0], [5, 6, 7, 0, 9]]), list[list[int]]()
+
+    def grow(active: torch.Tensor, root: torch.Tensor, deepest: torch.Tensor) -> TreeBatch:
+        depths.append(deepest.tolist())
+        drafted = torch.tensor([6, 7, 0, 9, 9]).expand(len(active), -1)
+        return TreeBatch(drafted, torch.arange(-1, 4).expand_as(drafted), torch.full_like(active, 5))
+
+    steps = _walk_texts(texts, tokens, grow, room=20)
+    assert steps == [[ReplayedStep(1, 1, True)], [ReplayedStep(3, 3, True)]]
+    assert depths == [[4, 17]]
 
 
 def test_what_cannot_be_replayed_is_refused() -> None:
@@ -95,6 +114,11 @@ def test_what_cannot_be_replayed_is_refused() -> None:
         replay(bare, [text], "tfm", TREE)
     with pytest.raises(ValueError, match="needs an autoregressive drafter"):
         replay(bare, [text], "ard-tree", TREE)
+    with pytest.raises(ValueError, match="needs a factorised drafter"):
+        replay(DraftModels(models.target, autoregressive=models.autoregressive), [text], "chain", TREE)
+    noisy = Text((1, 2, 3), 2, 4, noise_key=5)
+    with pytest.raises(ValueError, match="sample the texts with shared noise"):
+        replay(models, [noisy, text], "chain", TREE, foreseen_temperature=1.0)
     for tokens, prompt, limit in (((1, 2, 3), 0, 4), ((1, 2, 3), 4, 4), ((1, 2, 3), 1, 1)):
         with pytest.raises(ValueError, match="does not fit a limit"):
             Text(tokens, prompt, limit)

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from models.oracle import random_tokens
+from models.oracle import VOCABULARY, random_tokens
 from models.small import autoregressive_for, drafter_for, tiny_target
 
 from tfm_lab.decoding import DecodeConfig, autoregressive_decode, speculative_decode
 from tfm_lab.distributions import SamplingConfig
 from tfm_lab.drafting import OpenNode, TreeConfig
+from tfm_lab.drafting.batched import NodeBatch
 from tfm_lab.methods import AUTOREGRESSIVE_METHODS, make_speculator
 from tfm_lab.models import (
     AutoregressiveSession,
@@ -18,6 +19,7 @@ from tfm_lab.models import (
     save_autoregressive,
     save_drafter,
 )
+from tfm_lab.models.autoregressive import AutoregressiveBatch
 
 TREE = [OpenNode(0, -1, 5, 0), OpenNode(1, 0, 8, 1), OpenNode(2, 0, 9, 1), OpenNode(3, 1, 7, 2), OpenNode(4, 3, 3, 3)]
 PROMPT = random_tokens(14, seed=2)
@@ -42,6 +44,32 @@ def test_conditionals_in_a_tree_equal_the_training_form_along_each_path(name: st
         found = proposals[path[-1]]
         assert torch.allclose(found.log_probs, wanted[found.tokens], atol=1e-10, rtol=0.0)
         assert set(found.tokens.tolist()) == set(wanted.topk(30).indices.tolist())
+
+
+def test_a_pool_may_be_as_large_as_the_vocabulary_and_half_precision_is_left_before_the_softmax() -> None:
+    target = tiny_target(dtype=torch.bfloat16)
+    drafter = autoregressive_for(target)
+    context = drafter.extend_context(drafter.empty_context(), target.prefill(PROMPT, drafter.config.tap_layers).taps)
+    (single,) = AutoregressiveSession(drafter, target, context, VOCABULARY + 1).expand(TREE[:1])
+    seen = drafter.read(target.features(torch.tensor([PROMPT]), drafter.config.tap_layers).taps)
+    batch = AutoregressiveBatch(drafter, target, seen, torch.tensor([len(PROMPT)]), VOCABULARY + 1, budget=1)
+    start = torch.zeros(1, 1, dtype=torch.long)
+    tokens, log_probs = batch.expand(NodeBatch(start, start - 1, start + TREE[0].token, start, start == 0))
+    for listed, found in ((single.tokens, single.log_probs), (tokens[0, 0], log_probs[0, 0])):
+        assert sorted(listed.tolist()) == list(range(VOCABULARY))
+        assert found.dtype == torch.float32
+        assert float(found.exp().sum()) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_expanding_out_of_order_or_too_deep_is_refused() -> None:
+    target = tiny_target()
+    drafter = autoregressive_for(target)
+    context = drafter.extend_context(drafter.empty_context(), target.prefill(PROMPT, drafter.config.tap_layers).taps)
+    session = AutoregressiveSession(drafter, target, context, pool_size=30)
+    session.expand(TREE[:1])
+    for node in (OpenNode(2, 1, 5, 1), OpenNode(1, 0, 5, drafter.config.draft_depth), OpenNode(1, 0, 5, -1)):
+        with pytest.raises(ValueError, match="cannot be expanded: its parent was not, or it is too deep"):
+            session.expand([node])
 
 
 def test_a_block_is_blind_to_everything_from_its_anchor_on_but_its_own_earlier_tokens() -> None:

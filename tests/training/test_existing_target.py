@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +11,10 @@ import torch
 from training.tiny import short_recipe
 
 from tfm_lab.bundle import TargetOnly, load_bundle, load_target_only
+from tfm_lab.chat_template import ChatTemplate
 from tfm_lab.training import prompts, writing
 from tfm_lab.training.corpus import Document
-from tfm_lab.training.data import load_written
+from tfm_lab.training.data import load_packed, load_written
 from tfm_lab.training.pipeline import (
     Work,
     collect_prompts,
@@ -30,6 +31,7 @@ from tfm_lab.training.prompts import (
     MATHS,
     load_prompts,
     read_functions,
+    read_word_problems,
     save_prompts,
     think_up_questions,
     tokens_of,
@@ -58,6 +60,26 @@ def test_functions_are_cut_behind_their_docstring() -> None:
     assert all(60 <= len(text) <= 1200 for text in found.values())
 
 
+def test_heads_of_functions_that_are_documented_and_do_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = 'def kept(a,\n         b):\n    """Says what it does in two lines.\n\n    The second one is here.\n    """\n'
+    text = f"import os\n\n\n{head}    c = a + b\n    return c\n\n\n"
+    text += head.replace("kept", "without_body") + "\n\n" + "def undocumented(a):\n    b = a\n    return b\n\n\n"
+    text += f'def short():\n    """Do."""\n    return 1\n\n\ndef long():\n    """{"x" * 1200}"""\n    return 1\n'
+    (tmp_path / "good.py").write_text(text)
+    (tmp_path / "broken.py").write_text("def (")
+    (tmp_path / "latin.py").write_bytes(b"# \xe9\n")
+    files = [(tmp_path / name, f"key/{name}") for name in ("latin.py", "broken.py", "good.py")]
+    monkeypatch.setattr(prompts, "source_files", lambda: files)
+    assert list(read_functions()) == [Document(CODE, "key/good.py:kept", head)]
+
+
+def test_word_problems_come_without_their_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "read_maths", lambda: iter([Document("maths", "How many?", "How many? Five.")]))
+    assert list(read_word_problems()) == [Document(MATHS, "How many?", "How many?")]
+
+
 def test_prompts_survive_a_file_and_anything_else_is_refused(tmp_path: Path) -> None:
     written = [Document(CODE, "a:b", "def b():\n"), Document(MATHS, "How many?\u2028", "How many?\u2028")]
     save_prompts(tmp_path / "prompts.jsonl", written)
@@ -83,6 +105,7 @@ def test_questions_are_what_the_target_says_in_the_users_turn(
         "  What is a database? <|im_end|>",
         "Why is the sky blue?<|im_end|>",
         "Too short<|im_end|>",
+        "This one has more letters than a question may<|im_end|>",
         "This one never comes to an end",
         "A mark <|im_start|> inside of it<|im_end|>",
         "Why do cats sleep so much?<|im_end|>",
@@ -96,8 +119,10 @@ def test_questions_are_what_the_target_says_in_the_users_turn(
         return torch.cat([prefix[: len(rows)], filled], dim=1)
 
     monkeypatch.setattr(prompts, "sample_texts", scripted)
+    monkeypatch.setattr(prompts, "LONGEST_QUESTION", 40)
     questions = think_up_questions(models, 3, torch.Generator(), most=len(turns))
     assert questions == ["What is a database?", "Why is the sky blue?", "Why do cats sleep so much?"]
+    assert think_up_questions(models, 2, torch.Generator(), most=len(turns)) == questions[:2]
     assert set(seen) == {"<|im_start|>user\n"}
 
 
@@ -105,6 +130,88 @@ def test_a_target_that_asks_nothing_is_refused(models: TargetOnly, monkeypatch: 
     monkeypatch.setattr(prompts, "sample_texts", lambda target, prefix, *_: prefix.repeat(1, 3))
     with pytest.raises(ValueError, match="hardly ever finishes a question of its own"):
         think_up_questions(models, 3, torch.Generator().manual_seed(0), most=64)
+
+
+def test_a_chat_format_without_turns_has_no_questions(models: TargetOnly) -> None:
+    bare = replace(models, chat_template=ChatTemplate("{{ messages[0]['content'] }}", "here"))
+    with pytest.raises(ValueError, match="chat format does not mark a user's turn"):
+        think_up_questions(bare, 3, torch.Generator())
+
+
+def test_prompts_of_every_kind_are_chosen_by_kind_and_length(
+    models: TargetOnly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def thought_up(models: object, count: int, generator: object) -> list[str]:
+        asked.append(count)
+        return ["Why?"]
+
+    monkeypatch.setattr(writing, "think_up_questions", thought_up)
+    fitting = models.decode(models.encode("import os, sys, re, json, math\n" * 5)[:40])
+    assert len(models.encode(fitting)) == 40
+    collected = [Document(CODE, "a", fitting), Document(CODE, "b", f"{fitting} = [0]\n"), Document(CODE, "c", "")]
+    collected.append(Document(MATHS, "d", "How many?"))
+    text, notes = replace(short_recipe().text, prompts=(CHAT, CODE), prompt_tokens=40), list[str]()
+    kinds = writing.encode_prompts(models, collected, text, 5, seed=0, note=notes.append)
+    assert kinds == {CHAT: [models.chat("Why?")], CODE: [models.encode(fitting)]}
+    assert asked == [3]
+    assert notes[1] == "1 prompts of kind code, 2 left out as too long"
+
+
+def test_later_epochs_and_other_seeds_choose_other_prompts_in_other_batches() -> None:
+    """25 texts of two kinds are 13 of each; batches are not sorted by length."""
+    kinds = {CHAT: [[1] * n for n in range(1, 100)], CODE: [[2] * n for n in range(1, 100)]}
+    text = replace(short_recipe().text, batch=4)
+
+    def epochs(seed: int) -> list[list[list[int]]]:
+        openings = prompt_openings(kinds, text, 25, seed)
+        return [[next(openings)[1].tolist() for _ in range(7)] for _ in range(2)]
+
+    first, second = epochs(0)
+    assert len(list(chain.from_iterable(first))) == 26
+    assert sorted(chain.from_iterable(first)) != sorted(chain.from_iterable(second))
+    assert sorted(chain.from_iterable(first)) != sorted(chain.from_iterable(epochs(1)[0]))
+    assert sorted(first) != first
+
+
+def test_windows_of_a_corpus_go_on_from_batch_to_batch(tiny_work: Path) -> None:
+    corpus, text = load_packed(tiny_work / "corpus.npz"), short_recipe().text
+    openings = writing.corpus_openings(corpus, text, 3)
+    for step in range(2):
+        tokens, lengths = next(openings)
+        assert torch.equal(tokens, corpus.batch(step, 3, text.prompt_tokens, text.seed))
+        assert lengths.tolist() == [text.prompt_tokens] * 3
+
+
+def test_kept_texts_are_those_whose_own_part_is_varied(models: TargetOnly, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts of 3 and 2 tokens; the first text of every batch repeats itself behind a varied prompt."""
+    temperatures: list[list[float]] = []
+    rows = [[1, 2, 3, 9, 9, 9, 9, 9], [2, 1, 4, 5, 6, 7, 8, 3]]
+
+    def scripted(target: object, prompts: object, new_tokens: int, heat: torch.Tensor, *_: object) -> torch.Tensor:
+        assert new_tokens == 5
+        temperatures.append(heat.tolist())
+        return torch.tensor(rows)
+
+    monkeypatch.setattr(writing, "sample_texts", scripted)
+    opening = torch.tensor([[1, 2, 3], [2, 1, 0]]), torch.tensor([3, 2])
+    text = replace(short_recipe().text, length=8, prompt_tokens=3, least_distinct=0.5, temperatures=(0.5, 1.0))
+    written = writing.continue_prompts(models.target, repeat(opening), text, 3, lambda message: None)
+    assert written.tokens.tolist() == [rows[1]] * 3
+    assert written.written_from.tolist() == [2, 2, 2]
+    assert temperatures == [[0.5, 1.0]] * 3
+
+
+def test_another_seed_writes_other_texts(models: TargetOnly) -> None:
+    opening = torch.tensor([[5, 6, 7]] * 4), torch.tensor([3] * 4)
+    text = replace(short_recipe().text, length=20, least_distinct=0.0, temperatures=(1.0,))
+    first, again, other = (
+        writing.continue_prompts(models.target, repeat(opening), replace(text, seed=seed), 4, lambda message: None)
+        for seed in (0, 0, 1)
+    )
+    assert np.array_equal(first.tokens, again.tokens)
+    assert not np.array_equal(first.tokens, other.tokens)
 
 
 def test_batches_hold_prompts_of_about_one_length_and_every_kind_equally_often() -> None:

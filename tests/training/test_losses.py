@@ -43,6 +43,13 @@ def test_block_cross_entropy_of_uniform_logits_is_log_vocabulary_for_any_weights
         assert float(block_cross_entropy(logits, labels, gamma)) == pytest.approx(math.log(7))
 
 
+def test_logits_in_half_precision_are_compared_in_float32() -> None:
+    logits, labels = torch.randn(5, 4, 50).bfloat16(), torch.randint(50, (5, 4))
+    loss = block_cross_entropy(logits, labels, 7.0)
+    assert loss.dtype == torch.float32
+    assert torch.equal(loss, block_cross_entropy(logits.float(), labels, 7.0))
+
+
 def test_pool_comparison_by_hand() -> None:
     figures = comparison(TARGET, WEAVER)
     assert float(figures.pool_mass) == pytest.approx(0.8)
