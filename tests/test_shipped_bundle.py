@@ -38,9 +38,9 @@ def oracle() -> torch.nn.Module:
     return model.eval()
 
 
-def test_all_bundles_together_stay_below_48_megabytes() -> None:
+def test_all_bundles_together_stay_below_120_megabytes() -> None:
     sizes = [path.stat().st_size for path in SHIPPED.rglob("*") if path.is_file()]
-    assert 0 < sum(sizes) <= 48 * MEGABYTE
+    assert 0 < sum(sizes) <= 120 * MEGABYTE
 
 
 def test_the_bundle_holds_weights_and_text_alone() -> None:

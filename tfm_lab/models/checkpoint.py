@@ -125,6 +125,9 @@ def save_weaver(model: Weaver, target: TargetModel, folder: str | Path) -> None:
     _save(model, config | {FINGERPRINT: target.fingerprint()}, Path(folder))
 
 
+SCRATCH = ".writing."
+
+
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """A scratch folder that takes the place of ``folder`` when the block ends without an error.
@@ -132,8 +135,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     A process that dies on the way leaves the old folder, under its own name or where :func:`recover_folder` finds it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    recover_folder(folder)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}{SCRATCH}", dir=folder.parent))
     try:
         yield scratch
         scratch.chmod(0o755)
@@ -149,11 +151,14 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def recover_folder(folder: Path) -> None:
-    """Put back what a process that died within :func:`atomic_folder` had set aside, and remove its scratch folders."""
+    """Put back what a process that died within :func:`atomic_folder` had set aside, and remove its scratch folders.
+
+    For folders that no other process writes at the same time.
+    """
     old = _set_aside(folder)
     if old.is_dir() and not folder.exists():
         old.replace(folder)
-    for left in (old, *folder.parent.glob(f".{folder.name}.*")):
+    for left in (old, *folder.parent.glob(f".{folder.name}{SCRATCH}*")):
         shutil.rmtree(left, ignore_errors=True)
 
 
