@@ -6,17 +6,7 @@ from itertools import permutations
 
 import pytest
 import torch
-from support import (
-    ROOT,
-    CountingDraws,
-    Table,
-    TableSession,
-    enumerate_drafts,
-    random_marginals,
-    random_table,
-    sparse_table,
-    uniform_table,
-)
+from support import CountingDraws, random_marginals
 
 from tfm_lab.drafting import (
     Candidate,
@@ -35,6 +25,7 @@ from tfm_lab.drafting import (
     woven,
 )
 from tfm_lab.draws import SeededDraws
+from tfm_lab.exact import ROOT, Table, TableSession, enumerate_drafts, random_table, sparse_table, uniform_table
 
 BUILDERS: dict[str, TreeBuilder] = {
     "chain": chain,

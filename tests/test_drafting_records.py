@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
-from support import ROOT, random_marginals
+from support import random_marginals
 
 from tfm_lab.drafting import MarginalSession, OpenNode, Proposal, TreeConfig
 from tfm_lab.drafting.growth import stable_topk
+from tfm_lab.exact import ROOT
 
 
 def test_a_marginal_session_lists_the_pool_with_the_vocabularys_log_probabilities() -> None:

@@ -10,11 +10,12 @@ import pytest
 import torch
 from models.oracle import random_tokens
 from models.small import drafter_for, tiny_target, weaver_for
-from support import enumerate_verdicts, expected_length, random_fixed_tree, random_table, target_rows
+from support import random_fixed_tree
 
 from tfm_lab.decoding import DecodeConfig, speculative_decode
 from tfm_lab.distributions import SamplingConfig
 from tfm_lab.drafting import Draft, TreeConfig, TreeKind
+from tfm_lab.exact import enumerate_verdicts, expected_length, random_table, target_rows
 from tfm_lab.methods import make_speculator
 from tfm_lab.metrics import (
     DepthAcceptance,

@@ -6,13 +6,13 @@ import pytest
 import torch
 from models.oracle import random_tokens
 from models.small import autoregressive_for, drafter_for, tiny_target, weaver_for
-from support import ROOT, Table
 
 from tfm_lab.decoding import DecodeConfig, DecodeSession, autoregressive_decode, speculative_decode
 from tfm_lab.distributions import SamplingConfig, TargetRows
 from tfm_lab.drafting import Draft, DraftSource, TreeConfig, TreeKind, woven
 from tfm_lab.drafting.foresight import foresee
 from tfm_lab.draws import SeededDraws
+from tfm_lab.exact import ROOT, Table
 from tfm_lab.methods import AUTOREGRESSIVE_METHODS, METHODS, make_speculator
 from tfm_lab.noise import SharedNoise, gumbel_rows, noise_key
 from tfm_lab.verification import RULES, target_sample

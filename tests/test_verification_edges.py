@@ -4,21 +4,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 import torch
-from support import (
-    ROOT,
-    CountingDraws,
-    Table,
-    bias,
-    emission_distribution,
-    enumerate_drafts,
-    enumerate_verdicts,
-    exact_emission_distribution,
-    fixed,
-    random_table,
-    sampled_tree,
-    target_rows,
-    uniform_table,
-)
+from support import CountingDraws, fixed, sampled_tree
 from torch import Tensor
 
 from tfm_lab.distributions import SamplingConfig, TargetRows
@@ -37,6 +23,18 @@ from tfm_lab.drafting import (
     woven,
 )
 from tfm_lab.draws import Draws, SeededDraws
+from tfm_lab.exact import (
+    ROOT,
+    Table,
+    bias,
+    emission_distribution,
+    enumerate_drafts,
+    enumerate_verdicts,
+    exact_emission_distribution,
+    random_table,
+    target_rows,
+    uniform_table,
+)
 from tfm_lab.tree import DraftTree
 from tfm_lab.verification import RULES, Acceptance, AcceptanceRule, greedy, rejection_swor, target_sample, traversal
 

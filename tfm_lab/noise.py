@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tfm_lab.distributions import first_argmax
 from tfm_lab.draws import check_weights
 
 # Increments and multipliers of the SplitMix64 generator, as signed 64-bit integers.
@@ -72,7 +73,7 @@ class SharedNoise:
         """
         scores = check_weights(weights).log() + self.ahead(1, weights.numel())[0]
         self._place += 1
-        return int((scores == scores.max()).nonzero()[0, 0])
+        return int(first_argmax(scores))
 
     def bernoulli(self, probability: float) -> bool:
         """Only outcomes that are certain.
