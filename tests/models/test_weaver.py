@@ -13,6 +13,7 @@ from tfm_lab.training.initialise import new_weaver
 
 FORMS: dict[str, dict[str, Any]] = {
     "learned-gelu": {},
+    "shallow": {"max_depth": 5},
     "rotary-swiglu": {"positions": "rotary", "mlp": "swiglu"},
     "two-blocks": {"layers": 2},
 }
@@ -34,7 +35,8 @@ def session_for(weaver: Weaver, target: TargetModel, pool_size: int = 20) -> Wea
 @pytest.mark.parametrize("form", FORMS)
 def test_a_fresh_weaver_is_the_drafter_restricted_to_its_pool(form: str) -> None:
     target = tiny_target()
-    config = WeaverConfig(48, 32, attention_heads=2, mlp_width=24, max_depth=7, **({"layers": 1} | FORMS[form]))
+    shape = {"layers": 1, "max_depth": 7} | FORMS[form]
+    config = WeaverConfig(48, 32, attention_heads=2, mlp_width=24, **shape)
     weaver = new_weaver(config, target, 0).double()
     marginals, hidden = step_inputs(target)
     session = WeaverSession(weaver, target, marginals, hidden, pool_size=20)
@@ -63,6 +65,18 @@ def test_conditionals_in_a_tree_equal_the_training_form_along_each_path(form: st
         logits = pool.logits[depth] + target.head_weight[pool.tokens[depth]] @ read_outs[0, depth]
         wanted = torch.log_softmax(logits, dim=-1)
         assert torch.allclose(proposals[path[-1]].log_probs, wanted, atol=1e-10, rtol=0.0)
+
+
+def test_a_weaver_can_do_without_the_targets_hidden_state() -> None:
+    target = tiny_target()
+    marginals, hidden = step_inputs(target)
+
+    def root_proposal(sees_target: bool, hidden: torch.Tensor) -> torch.Tensor:
+        weaver = weaver_for(target, sees_target=sees_target)
+        return WeaverSession(weaver, target, marginals, hidden, 20).expand(TREE[:1])[0].log_probs
+
+    assert torch.equal(root_proposal(False, hidden), root_proposal(False, -hidden))
+    assert not torch.allclose(root_proposal(True, hidden), root_proposal(True, -hidden), atol=1e-6)
 
 
 def test_a_node_depends_on_its_ancestors_and_not_on_its_siblings() -> None:

@@ -1,6 +1,7 @@
 """``tfm-lab train``: make a bundle, stage by stage; every stage can be broken off and called again."""
 
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,7 +36,7 @@ def command() -> None:
       tfm-lab train drafter --recipe smollm2 --work build/smollm2
 
     \b
-    Several GPUs (target, drafter, weaver and autoregressive):
+    Several GPUs (text and every training):
       torchrun --nproc-per-node 2 -m tfm_lab train drafter --recipe smollm2 --work build/smollm2
     """
 
@@ -193,12 +194,11 @@ def text(work: Path, recipe: str, device: str, target: str | None) -> None:
     Example:
       tfm-lab train text --work build/hybrid
     """
-    from tfm_lab.training.distributed import is_torchrun
+    from tfm_lab.training.distributed import joined
     from tfm_lab.training.pipeline import write_text
 
-    if is_torchrun():
-        raise ValueError("text is written by one process; run this stage without torchrun")
-    write_text(_open(work, device, target=target), _recipe(recipe))
+    with joined(choose_device(device)) as place:
+        write_text(_open(work, place, target=target), _recipe(recipe))
 
 
 @command.command("drafter")
@@ -250,9 +250,10 @@ def autoregressive(work: Path, recipe: str, device: str, target: str | None, min
 
 
 def _open(work: Path, device: str, **reporting: Any) -> "Work":
+    from tfm_lab.training.distributed import process_rank
     from tfm_lab.training.pipeline import Work
 
-    return Work(work, choose_device(device), on_note=click.echo, **reporting)
+    return Work(work, choose_device(device), on_note=click.echo if process_rank() == 0 else None, **reporting)
 
 
 def _recipe(name: str) -> "Recipe":
@@ -278,13 +279,16 @@ def _train(
     with joined(choose_device(device)) as place:
         is_first = process_rank() == 0
         with Progress(*columns, console=console, disable=not (console.is_terminal and is_first)) as bar:
-            task = bar.add_task(name, total=None)
+            task, step_times = bar.add_task(name, total=None), list[float]()
 
             def show(step: Step) -> None:
                 bar.update(task, total=step.steps, completed=step.step, description=f"{name}  loss {step.loss:.3f}")
+                step_times.append(step.step_seconds)
                 if step.metrics:
                     figures = "  ".join(f"{key} {value:.3f}" for key, value in step.metrics.items())
-                    console.print(f"step {step.step}  {step.seconds:.0f} s  {figures}", soft_wrap=True, highlight=False)
+                    took = f"{step.seconds:.0f} s  {1000 * median(step_times):.1f} ms per step"
+                    console.print(f"step {step.step}  {took}  {figures}", soft_wrap=True, highlight=False)
+                    step_times.clear()
 
             limit = None if minutes is None else 60.0 * minutes
             opened = _open(work, place, target=target, on_step=show, max_seconds=limit)

@@ -171,7 +171,7 @@ def _woven_logits(
     hidden: Float[Tensor, "1 drafts channels"],
     path: Int[Tensor, "paths depth"],
     pool: Int[Tensor, "drafts pool"],
-) -> Float[Tensor, "paths depth pool"] | None:
+) -> Float[Tensor, "paths woven pool"] | None:
     """What the Weaver adds to the drafter's logits on the pool, along every path (root first)."""
     weaver = bundle.weaver
     if weaver is None:

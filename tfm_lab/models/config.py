@@ -302,6 +302,7 @@ class WeaverConfig:
         positions: ``learned`` (a table added to the inputs) or ``rotary``.
         mlp: ``gelu`` or ``swiglu``.
         pool_size: candidate tokens per depth (K).
+        sees_target: whether the prefix carries the target's hidden state; zeros stand in its place otherwise.
     """
 
     target_width: int
@@ -315,6 +316,7 @@ class WeaverConfig:
     mlp: str = "gelu"
     norm_epsilon: float = 1e-6
     rope_theta: float = 10000.0
+    sees_target: bool = True
 
     def __post_init__(self) -> None:
         if self.attention_heads < 1 or self.width % self.attention_heads or (self.width // self.attention_heads) % 2:
@@ -346,6 +348,7 @@ class WeaverConfig:
             mlp=text(config, "mlp", "gelu"),
             norm_epsilon=positive_number(config, "norm_epsilon", 1e-6),
             rope_theta=positive_number(config, "rope_theta", 10000.0),
+            sees_target=truth_value(config, "sees_target", True),
         )
 
     @property

@@ -25,9 +25,8 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "*rows channels"]) -> Float[Tensor, "*rows channels"]:
         wide = at_least_float32(x)
-        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.epsilon)
         weight = self.weight.to(wide.dtype)
-        normed = normed * (1.0 + weight if self.zero_centred else weight)
+        normed = F.rms_norm(wide, weight.shape, 1.0 + weight if self.zero_centred else weight, self.epsilon)
         if self.bias is not None:
             normed = normed + self.bias.to(wide.dtype)
         return normed.to(x.dtype)

@@ -96,11 +96,15 @@ class Weaver(nn.Module):
     def prefix_tokens(
         self, target_hidden: Float[Tensor, "batch channels"], drafter_hidden: Float[Tensor, "batch drafts channels"]
     ) -> Float[Tensor, "batch prefix width"]:
-        """Inputs of the prefix: the target's hidden state that produced the root, then the drafter's, by depth."""
-        hidden = torch.cat([target_hidden.unsqueeze(1), drafter_hidden], dim=1)
+        """Inputs of the prefix: the target's hidden state that produced the root, then the drafter's, by depth.
+
+        Drafts beyond the Weaver's own depth are left out.
+        """
+        first = target_hidden if self.config.sees_target else torch.zeros_like(target_hidden)
+        hidden = torch.cat([first.unsqueeze(1), drafter_hidden[:, : self.config.max_depth]], dim=1)
         prefix = self.proposal_in(self.output_norm(hidden))
         if self.pos_emb is not None:
-            prefix = prefix + F.pad(self.pos_emb[: drafter_hidden.shape[1]], (0, 0, 1, 0))
+            prefix = prefix + F.pad(self.pos_emb[: hidden.shape[1] - 1], (0, 0, 1, 0))
         return prefix
 
     def node_tokens(
@@ -136,7 +140,7 @@ class Weaver(nn.Module):
         path_embedded: Float[Tensor, "batch depth channels"],
     ) -> Float[Tensor, "batch depth channels"]:
         """Read-outs along one path per row (root first), teacher-forced. Differentiable."""
-        depth, prefix = path_embedded.shape[1], drafter_hidden.shape[1] + 1
+        depth, prefix = path_embedded.shape[1], min(drafter_hidden.shape[1], self.config.max_depth) + 1
         depths = torch.arange(depth, device=path_embedded.device)
         nodes = self.node_tokens(path_embedded, depths)
         x = torch.cat([self.prefix_tokens(target_hidden, drafter_hidden), nodes], dim=1)

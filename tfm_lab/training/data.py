@@ -114,6 +114,13 @@ class WrittenTexts:
         return tokens, torch.from_numpy(self.written_from[rows].astype(np.int64))
 
 
+def joined_texts(parts: Sequence[WrittenTexts]) -> WrittenTexts:
+    """The texts of all parts, in order; all must be equally long."""
+    return WrittenTexts(
+        np.concatenate([part.tokens for part in parts]), np.concatenate([part.written_from for part in parts])
+    )
+
+
 def save_written(texts: WrittenTexts, path: Path) -> None:
     """Write texts as one compressed file, all or nothing."""
     save_arrays(path, {"tokens": texts.tokens, "written_from": texts.written_from})

@@ -6,11 +6,14 @@ Without torchrun there is one process and everything here does nothing.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+Value = TypeVar("Value")
 
 
 def process_count() -> int:
@@ -71,6 +74,15 @@ def from_first_process(value: bool) -> bool:
     decision: list[bool] = [value]
     dist.broadcast_object_list(decision, src=0)
     return decision[0]
+
+
+def gathered(value: Value) -> list[Value]:
+    """What every process holds, in order, on the first process; an empty list on the others."""
+    if process_count() == 1:
+        return [value]
+    values: list[Any] | None = [None] * process_count() if process_rank() == 0 else None
+    dist.gather_object(value, values)
+    return values or []
 
 
 def wait_for_all() -> None:

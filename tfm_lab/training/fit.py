@@ -105,12 +105,19 @@ class _Loss(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the loop reports after each step."""
+    """What the loop reports after each step.
+
+    Attributes:
+        seconds: since the start of this call.
+        step_seconds: of this step alone, without evaluation and checkpoint.
+        metrics: those of an evaluation, if this step ended with one.
+    """
 
     step: int
     steps: int
     loss: float
     seconds: float
+    step_seconds: float
     metrics: Metrics
 
 
@@ -150,6 +157,7 @@ def fit(
     is_first, objective = process_rank() == 0, replicated(_Loss(task))
     started = time.monotonic()
     while step < config.steps:
+        step_started = time.monotonic()
         for optimiser in optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = config.learning_rate * config.rate(step)
@@ -166,6 +174,7 @@ def fit(
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
         step += 1
+        step_seconds = time.monotonic() - step_started
         is_last = step == config.steps
         metrics: Metrics = {}
         if is_first and (step % config.evaluate_every == 0 or is_last):
@@ -176,7 +185,7 @@ def fit(
         if is_first and (step % config.checkpoint_every == 0 or is_last or is_out_of_time):
             _save(task.model, optimisers, config, step, folder)
         if on_step is not None:
-            on_step(Progress(step, config.steps, value, time.monotonic() - started, metrics))
+            on_step(Progress(step, config.steps, value, time.monotonic() - started, step_seconds, metrics))
         if is_out_of_time:
             break
     wait_for_all()

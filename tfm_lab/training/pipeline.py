@@ -11,8 +11,9 @@ autoregressive/ (run) and model/autoregressive             train_autoregressive
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,23 +22,18 @@ from tfm_lab.fetching import names
 from tfm_lab.models.checkpoint import load_drafter, save_autoregressive, save_drafter, save_target, save_weaver
 from tfm_lab.models.target import TargetModel
 from tfm_lab.training.corpus import Document, sources, split
-from tfm_lab.training.data import (
-    load_packed,
-    load_written,
-    pack,
-    save_packed,
-    save_written,
-)
-from tfm_lab.training.distributed import process_rank
+from tfm_lab.training.data import joined_texts, load_packed, load_written, pack, save_packed, save_written
+from tfm_lab.training.distributed import gathered, process_count, process_rank
 from tfm_lab.training.fit import FitConfig, Progress, Task, fit
 from tfm_lab.training.initialise import new_autoregressive, new_drafter, new_target, new_weaver
 from tfm_lab.training.prompts import READERS, load_prompts, save_prompts
-from tfm_lab.training.recipe import CorpusRecipe, DrafterRecipe, Recipe, TargetRecipe
+from tfm_lab.training.recipe import CorpusRecipe, DrafterRecipe, Recipe, TargetRecipe, WeaverRecipe
 from tfm_lab.training.tasks import BlockData, DrafterTask, TargetTask, WeaverTask
 from tfm_lab.training.tokenizer import END_OF_TEXT, TURN_END, save_tokenizer, token_id, train_tokenizer
 from tfm_lab.training.writing import continue_prompts, corpus_openings, encode_prompts, prompt_openings
 
 TOKENIZER_CHARACTERS = 6_000_000
+SEEDS_APART = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +54,12 @@ class Work:
     def note(self, message: str) -> None:
         if self.on_note is not None:
             self.on_note(message)
+
+    def compiled(
+        self, function: Callable[..., Any], shape: TargetRecipe | DrafterRecipe | WeaverRecipe
+    ) -> Callable[..., Any] | None:
+        """A compiled form of a model or function where the recipe asks for it and a GPU trains; otherwise ``None``."""
+        return torch.compile(function) if shape.compile and torch.device(self.device).type == "cuda" else None
 
     def fit(self, task: Task, config: FitConfig, name: str) -> bool:
         """Train in the sub-folder ``name``; True when all steps are done.
@@ -110,7 +112,7 @@ def train_target(work: Work, recipe: Recipe) -> bool:
     tokenizer = load_tokenizer(work.folder)
     stops = tuple(token_id(tokenizer, token) for token in (END_OF_TEXT, TURN_END))
     model = new_target(shape.config(tokenizer.get_vocab_size(), stops), shape.fit.seed).to(work.device)
-    forward = torch.compile(model) if shape.compile and work.device != "cpu" else model
+    forward = work.compiled(model, shape) or model
     task = TargetTask(model, train, held_out, shape.batch, shape.length, shape.fit.seed, forward)
     if not work.fit(task, shape.fit, "target"):
         return False
@@ -138,24 +140,30 @@ def collect_prompts(work: Work, recipe: Recipe) -> None:
 
 
 def write_text(work: Work, recipe: Recipe) -> None:
-    """Let the target continue training prompts (and held-out prompts), for drafter and Weaver to learn from."""
-    text = recipe.text
+    """Let the target continue training prompts (and held-out prompts), for drafter and Weaver to learn from.
+
+    Several processes write equal shares, each from prompts and with random numbers of its own.
+    """
+    share, rank = process_count(), process_rank()
+    text = replace(recipe.text, seed=recipe.text.seed + SEEDS_APART * rank)
     models = _target(work, recipe, torch.float32 if work.device == "cpu" else torch.bfloat16)
     collected = load_prompts(work.folder / "prompts.jsonl") if set(text.prompts) & set(READERS) else []
     for name, corpus, count in (
-        ("text.npz", "corpus.npz", text.texts),
-        ("held_out_text.npz", "held_out.npz", text.held_out_texts),
+        ("text.npz", "corpus.npz", -(-text.texts // share)),
+        ("held_out_text.npz", "held_out.npz", -(-text.held_out_texts // share)),
     ):
         is_held_out = name.startswith("held_out")
         if text.prompts:
-            chosen = [prompt for prompt in collected if prompt.is_held_out is is_held_out]
+            chosen = [prompt for prompt in collected if prompt.is_held_out is is_held_out][rank::share]
             seed = text.seed + is_held_out
             openings = prompt_openings(encode_prompts(models, chosen, text, count, seed, work.note), text, count, seed)
         else:
             openings = corpus_openings(load_packed(work.folder / corpus), text, count)
-        written = continue_prompts(models.target, openings, text, count, work.note)
-        save_written(written, work.folder / name)
-        work.note(f"{name}: kept {len(written.tokens)} texts of {text.length} tokens")
+        parts = gathered(continue_prompts(models.target, openings, text, count, work.note))
+        if parts:
+            written = joined_texts(parts)
+            save_written(written, work.folder / name)
+            work.note(f"{name}: kept {len(written.tokens)} texts of {text.length} tokens")
 
 
 def train_drafter(work: Work, recipe: Recipe) -> bool:
@@ -163,7 +171,8 @@ def train_drafter(work: Work, recipe: Recipe) -> bool:
     models, shape = _target(work, recipe), recipe.drafter
     config = shape.config(models.target.config, token_id(models.tokenizer, shape.mask_token))
     model = new_drafter(config, models.target, shape.fit.seed).to(work.device)
-    if not work.fit(DrafterTask(model, _drafter_data(work, models, shape, recipe), shape.gamma), shape.fit, "drafter"):
+    data = _drafter_data(work, models.target, shape, recipe)
+    if not work.fit(DrafterTask(model, data, shape.gamma, compiled=work.compiled(model, shape)), shape.fit, "drafter"):
         return False
     if process_rank() == 0:
         save_drafter(model, models.target, work.folder / "model" / "drafter")
@@ -176,8 +185,10 @@ def train_weaver(work: Work, recipe: Recipe) -> bool:
     target, shape = _target(work, recipe).target, recipe.weaver
     drafter = load_drafter(_finished(work, "drafter"), target)
     model = new_weaver(shape.config(target.config, drafter.config.draft_depth), target, shape.fit.seed).to(work.device)
-    data = _block_data(work, target, shape.batch, shape.anchors, shape.fit.seed + 1, drafter.config.block_size, recipe)
-    if not work.fit(WeaverTask(model, drafter, data, shape.eta, shape.objective), shape.fit, "weaver"):
+    data = _block_data(work, target, shape, shape.fit.seed + 1, drafter.config.block_size, recipe)
+    compiled = work.compiled(model, shape)
+    task = WeaverTask(model, drafter, data, shape.eta, shape.objective, compiled=compiled)
+    if not work.fit(task, shape.fit, "weaver"):
         return False
     if process_rank() == 0:
         save_weaver(model, target, work.folder / "model" / "weaver")
@@ -196,7 +207,8 @@ def train_autoregressive(work: Work, recipe: Recipe) -> bool:
     models = _target(work, recipe)
     config = shape.config(models.target.config, token_id(models.tokenizer, shape.mask_token))
     model = new_autoregressive(config, models.target, shape.fit.seed).to(work.device)
-    task = DrafterTask(model, _drafter_data(work, models, shape, recipe), shape.gamma)
+    data = _drafter_data(work, models.target, shape, recipe)
+    task = DrafterTask(model, data, shape.gamma, compiled=work.compiled(model, shape))
     if not work.fit(task, shape.fit, "autoregressive"):
         return False
     if process_rank() == 0:
@@ -251,13 +263,13 @@ def _sample_texts(documents: Sequence[Document], source: str) -> list[str]:
     return [d.text for d in _capped([d for d in documents if d.source == source], TOKENIZER_CHARACTERS)]
 
 
-def _drafter_data(work: Work, models: TargetOnly, shape: DrafterRecipe, recipe: Recipe) -> BlockData:
-    seed, block = shape.fit.seed, shape.block_size
-    return _block_data(work, models.target, shape.batch, shape.anchors, seed, block, recipe)
+def _drafter_data(work: Work, target: TargetModel, shape: DrafterRecipe, recipe: Recipe) -> BlockData:
+    return _block_data(work, target, shape, shape.fit.seed, shape.block_size, recipe)
 
 
 def _block_data(
-    work: Work, target: TargetModel, batch: int, anchors: int, seed: int, block: int, recipe: Recipe
+    work: Work, target: TargetModel, shape: DrafterRecipe | WeaverRecipe, seed: int, block: int, recipe: Recipe
 ) -> BlockData:
     train, held_out = load_written(work.folder / "text.npz"), load_written(work.folder / "held_out_text.npz")
-    return BlockData(target, train, held_out, batch, anchors, seed, block, recipe.text.replayed_tokens)
+    replayed, compiled = recipe.text.replayed_tokens, work.compiled(target.features, shape)
+    return BlockData(target, train, held_out, shape.batch, shape.anchors, seed, block, replayed, compiled)

@@ -1,4 +1,4 @@
-"""Prompts for a target that can follow them: questions it thinks up itself, word problems, functions to complete.
+"""Prompts for a target: questions it thinks up itself, word problems, functions to complete, pieces of documents.
 
 What a drafter should see in training is text that its target writes in use. So the target gets prompts of the kinds
 that it will meet and writes the rest itself (:mod:`tfm_lab.training.writing`). Prompts go to training or to the
@@ -7,20 +7,31 @@ held-out part by a hash of their key, as documents do.
 
 import ast
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 
 from tfm_lab.bundle import TargetOnly
-from tfm_lab.training.corpus import Document, json_lines, read_maths, source_files
+from tfm_lab.training.corpus import (
+    Document,
+    json_lines,
+    read_docstrings,
+    read_documentation,
+    read_manuals,
+    read_maths,
+    read_packages,
+    read_standard_library,
+    source_files,
+)
 from tfm_lab.training.sampling import sample_texts
 
-CHAT, MATHS, CODE = "chat", "maths", "code"
-KINDS = (CHAT, MATHS, CODE)
+CHAT, MATHS, CODE, DOCSTRINGS = "chat", "maths", "code", "docstrings"
+QUESTIONS = (CHAT, MATHS, DOCSTRINGS)
 MARK = "[question]"
 SHORTEST_FUNCTION, LONGEST_FUNCTION = 60, 1200
 SHORTEST_QUESTION, LONGEST_QUESTION = 12, 400
+PIECE, PIECES_APART = 160, 1600
 
 
 def read_word_problems() -> Iterator[Document]:
@@ -45,7 +56,32 @@ def read_functions() -> Iterator[Document]:
                     yield Document(CODE, f"{key}:{node.name}", head)
 
 
-READERS: dict[str, Callable[[], Iterator[Document]]] = {MATHS: read_word_problems, CODE: read_functions}
+def read_docstring_questions() -> Iterator[Document]:
+    """The questions of :func:`read_docstrings`, without their answers."""
+    for question in read_docstrings():
+        yield Document(DOCSTRINGS, question.key, question.key)
+
+
+def pieces_of(documents: Iterable[Document]) -> Iterator[Document]:
+    """Short pieces of documents, each from the start of a line, to go on from; they stay on their document's side."""
+    for document in documents:
+        text = document.text
+        for place in range(0, len(text) - PIECE, PIECES_APART):
+            start = text.rfind("\n", 0, place) + 1 if place else 0
+            piece = text[start : start + PIECE]
+            if piece.strip():
+                yield Document(document.source, document.key, piece)
+
+
+READERS: dict[str, Callable[[], Iterator[Document]]] = {
+    MATHS: read_word_problems,
+    CODE: read_functions,
+    DOCSTRINGS: read_docstring_questions,
+    "stdlib": lambda: pieces_of(read_standard_library()),
+    "packages": lambda: pieces_of(read_packages()),
+    "docs": lambda: pieces_of(read_documentation()),
+    "manuals": lambda: pieces_of(read_manuals()),
+}
 """Prompts that come from what is installed. Those of kind ``chat`` come from the target, when it writes."""
 
 
@@ -74,8 +110,8 @@ def load_prompts(path: Path) -> list[Document]:
 
 
 def tokens_of(models: TargetOnly, prompt: Document) -> list[int]:
-    """A prompt as the target reads it: questions in its chat format, code as it stands."""
-    return models.encode(prompt.text) if prompt.source == CODE else models.chat(prompt.text)
+    """A prompt as the target reads it: questions in its chat format, anything else as it stands."""
+    return models.chat(prompt.text) if prompt.source in QUESTIONS else models.encode(prompt.text)
 
 
 def think_up_questions(

@@ -22,7 +22,7 @@ from tfm_lab.training.tokenizer import MASK
 
 SHIPPED = Path(__file__).parent.parent / "recipes"
 MOST_TOKENS = 2**16
-PROMPT_KINDS = ("chat", "maths", "code")
+PROMPT_KINDS = ("chat", "maths", "code", "docstrings", "stdlib", "packages", "docs", "manuals")
 Record = TypeVar("Record")
 
 
@@ -124,7 +124,11 @@ class TextRecipe:
 
 @dataclass(frozen=True, slots=True)
 class DrafterRecipe:
-    """Shape of a drafter and how to train it; factorised or autoregressive, as its place in the recipe says."""
+    """Shape of a drafter and how to train it; factorised or autoregressive, as its place in the recipe says.
+
+    Attributes:
+        compile: training steps run through torch.compile on a GPU.
+    """
 
     layers: int
     intermediate_size: int
@@ -139,6 +143,7 @@ class DrafterRecipe:
     gamma: float = 7.0
     block_size: int = 16
     mask_token: str = MASK
+    compile: bool = False
 
     def __post_init__(self) -> None:
         _check_positive(self, "layers", "taps", "batch", "anchors")
@@ -164,7 +169,11 @@ class DrafterRecipe:
 
 @dataclass(frozen=True, slots=True)
 class WeaverRecipe:
-    """Shape of a Weaver and how to train it."""
+    """Shape of a Weaver and how to train it.
+
+    Attributes:
+        compile: training steps run through torch.compile on a GPU.
+    """
 
     width: int
     layers: int
@@ -178,6 +187,8 @@ class WeaverRecipe:
     mlp: str = "gelu"
     eta: float = 3.0
     objective: str = "lk"
+    sees_target: bool = True
+    compile: bool = False
 
     def __post_init__(self) -> None:
         if self.objective not in WEAVER_LOSSES:
@@ -195,6 +206,7 @@ class WeaverRecipe:
             pool_size=self.pool_size,
             positions=self.positions,
             mlp=self.mlp,
+            sees_target=self.sees_target,
         )
 
 

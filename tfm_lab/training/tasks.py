@@ -12,8 +12,9 @@ from torch import Tensor
 
 from tfm_lab.drafting import TreeConfig
 from tfm_lab.models.autoregressive import AutoregressiveDrafter
+from tfm_lab.models.context_drafter import DraftBlocks
 from tfm_lab.models.drafter import FactorisedDrafter
-from tfm_lab.models.target import TargetModel
+from tfm_lab.models.target import Features, TargetModel
 from tfm_lab.models.weaver import Weaver
 from tfm_lab.replay import DraftModels, Text, replay
 from tfm_lab.training.data import PackedCorpus, WrittenTexts
@@ -21,6 +22,7 @@ from tfm_lab.training.distributed import mean_over_processes, shard
 from tfm_lab.training.fit import Metrics
 from tfm_lab.training.losses import WEAVER_LOSSES, PoolComparison, block_cross_entropy
 
+FeaturesOf = Callable[[Tensor, Sequence[int]], Features]
 REPORTED_DEPTHS = (1, 2, 4, 8, 15)
 REPLAYED_TEXTS, REPLAYED_BUDGET = 32, 64
 
@@ -91,6 +93,7 @@ class BlockData:
         anchors: blocks per text, at random places.
         block: tokens per block, anchor included.
         replayed_tokens: new tokens of each held-out text on which acceptance is measured as a decode would have it.
+        compiled_features: a compiled form of ``target.features`` for the training steps.
     """
 
     target: TargetModel
@@ -101,6 +104,7 @@ class BlockData:
     seed: int
     block: int = 16
     replayed_tokens: int = 96
+    compiled_features: FeaturesOf | None = None
 
     def texts(self, step: int, *, held_out: bool = False) -> tuple[Tensor, Tensor]:
         """Texts and anchors of one step, in training this process's share. Tokens after an anchor are the target's."""
@@ -132,15 +136,21 @@ class BlockData:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrafterTask:
-    """Cross-entropy of whole blocks with position weights (arXiv 2602.06036, eq. 4), for either kind of drafter."""
+    """Cross-entropy of whole blocks with position weights (arXiv 2602.06036, eq. 4), for either kind of drafter.
+
+    Attributes:
+        compiled: a compiled form of ``model`` for the training steps.
+    """
 
     model: FactorisedDrafter | AutoregressiveDrafter
     data: BlockData
     gamma: float = 7.0
     evaluation_batches: int = 2
+    compiled: Callable[[Tensor, DraftBlocks], Tensor] | None = None
 
     def loss(self, step: int) -> tuple[Tensor, Mapping[str, Tensor]]:
-        logits, labels = self._logits(*self.data.texts(step))
+        forward, features = self.compiled or self.model, self.data.compiled_features
+        logits, labels = self._logits(*self.data.texts(step), forward, features or self.data.target.features)
         hits = (logits.detach().argmax(-1) == labels).float()
         return block_cross_entropy(logits, labels, self.gamma), _by_depth("hit", hits)
 
@@ -149,7 +159,8 @@ class DrafterTask:
         """Held-out loss, hit rate by depth, accepted length at random anchors, and as decodes would have it."""
         sums: dict[str, float] = {}
         for index in range(self.evaluation_batches):
-            logits, labels = self._logits(*self.data.texts(index, held_out=True))
+            tokens, anchors = self.data.texts(index, held_out=True)
+            logits, labels = self._logits(tokens, anchors, self.model, self.data.target.features)
             hits = (logits.argmax(-1) == labels).float()
             figures = _by_depth("held_out.hit", hits)
             figures["held_out.loss"] = block_cross_entropy(logits, labels, self.gamma)
@@ -162,13 +173,19 @@ class DrafterTask:
             models, methods = DraftModels(self.data.target, self.model), ("chain", "ddtree")
         return sums | _decoded(models, methods, self.data)
 
-    def _logits(self, tokens: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
+    def _logits(
+        self,
+        tokens: Tensor,
+        anchors: Tensor,
+        forward: Callable[[Tensor, DraftBlocks], Tensor],
+        features_of: FeaturesOf,
+    ) -> tuple[Tensor, Tensor]:
         target, drafter = self.data.target, self.model
         with mixed_precision(target.device):
             with torch.no_grad():
-                taps = target.features(tokens, drafter.config.tap_layers).taps
+                taps = features_of(tokens, drafter.config.tap_layers).taps
                 blocks = drafter.pack_blocks(tokens, anchors, target)
-            logits = target.logits(drafter(taps, blocks))
+            logits = target.logits(forward(taps, blocks))
         return logits, gather_after(tokens, anchors, drafter.config.draft_depth)
 
 
@@ -179,6 +196,7 @@ class WeaverTask:
     Attributes:
         eta: of the LK loss.
         objective: one of ``WEAVER_LOSSES``.
+        compiled: a compiled form of ``model`` for the training steps.
     """
 
     model: Weaver
@@ -187,9 +205,11 @@ class WeaverTask:
     eta: float = 3.0
     objective: str = "lk"
     evaluation_batches: int = 2
+    compiled: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
 
     def loss(self, step: int) -> tuple[Tensor, Mapping[str, Tensor]]:
-        woven, _ = self._compare(*self.data.texts(step))
+        forward, features = self.compiled or self.model, self.data.compiled_features
+        woven, _ = self._compare(*self.data.texts(step), forward, features or self.data.target.features)
         level = mean_over_processes(woven.acceptance.flatten(0, -2).mean(0))
         return WEAVER_LOSSES[self.objective](woven, self.eta, level), _by_depth("acceptance", woven.acceptance.detach())
 
@@ -198,7 +218,8 @@ class WeaverTask:
         """Held-out loss, pool mass, expected acceptance by depth of Weaver and bare marginals, and decodes' MAL."""
         sums: dict[str, float] = {}
         for index in range(self.evaluation_batches):
-            woven, marginal = self._compare(*self.data.texts(index, held_out=True))
+            tokens, anchors = self.data.texts(index, held_out=True)
+            woven, marginal = self._compare(tokens, anchors, self.model, self.data.target.features)
             figures = _by_depth("held_out.weaver", woven.acceptance)
             figures |= _by_depth("held_out.marginal", marginal.acceptance)
             figures |= _by_depth("held_out.pool", woven.pool_mass)
@@ -208,13 +229,19 @@ class WeaverTask:
         models = DraftModels(self.data.target, self.drafter, self.model)
         return sums | _decoded(models, ("chain", "ddtree", "tfm"), self.data, self.model.config.pool_size)
 
-    def _compare(self, tokens: Tensor, anchors: Tensor) -> tuple[PoolComparison, PoolComparison]:
+    def _compare(
+        self,
+        tokens: Tensor,
+        anchors: Tensor,
+        forward: Callable[[Tensor, Tensor, Tensor], Tensor],
+        features_of: FeaturesOf,
+    ) -> tuple[PoolComparison, PoolComparison]:
         """Weaver and bare marginals against the target."""
         target, depth = self.data.target, self.model.config.max_depth
         rows = anchors.numel()
         with mixed_precision(target.device):
             with torch.no_grad():
-                features = target.features(tokens, self.drafter.config.tap_layers)
+                features = features_of(tokens, self.drafter.config.tap_layers)
                 blocks = self.drafter.pack_blocks(tokens, anchors, target)
                 drafter_hidden = self.drafter(features.taps, blocks).reshape(rows, depth, -1)
                 pool_logits, pool = target.logits(drafter_hidden).topk(self.model.config.pool_size, dim=-1)
@@ -223,8 +250,8 @@ class WeaverTask:
                 before = features.hidden.gather(1, (anchors - 1).unsqueeze(-1).expand(-1, -1, path_hidden.shape[-1]))
                 target_probabilities = target.logits(path_hidden).float().softmax(-1).gather(-1, pool)
                 embedded = target.model.embed_tokens(path)
-            read_outs = self.model(before.flatten(0, 1), drafter_hidden, embedded)
-            residual = target.logits(read_outs).gather(-1, pool)
+            read_outs = forward(before.flatten(0, 1), drafter_hidden, embedded)
+            residual = target.logits(read_outs.contiguous()).gather(-1, pool)
         woven = torch.log_softmax(pool_logits.float() + residual.float(), dim=-1)
         marginal = torch.log_softmax(pool_logits.float(), dim=-1)
         is_next = pool == gather_after(tokens, anchors, depth).reshape(rows, depth, 1)
