@@ -42,7 +42,8 @@ def encode_prompts(
         prompts = [prompt for prompt in collected if prompt.source == kind]
         if kind == CHAT:
             generator = torch.Generator(models.target.device).manual_seed(seed)
-            questions = think_up_questions(models, -(-count // len(text.prompts)), generator)
+            wanted = -(-count // len(text.prompts))
+            questions = think_up_questions(models, wanted, generator, most=text.batch)
             prompts = [Document(CHAT, question, question) for question in questions]
         encoded = [tokens_of(models, prompt) for prompt in prompts]
         kinds[kind] = [tokens for tokens in encoded if 0 < len(tokens) <= text.prompt_tokens]
