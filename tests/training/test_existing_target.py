@@ -143,8 +143,9 @@ def test_prompts_of_every_kind_are_chosen_by_kind_and_length(
 ) -> None:
     asked: list[int] = []
 
-    def thought_up(models: object, count: int, generator: object) -> list[str]:
+    def thought_up(models: object, count: int, generator: object, *, most: int) -> list[str]:
         asked.append(count)
+        assert most == short_recipe().text.batch
         return ["Why?"]
 
     monkeypatch.setattr(writing, "think_up_questions", thought_up)

@@ -49,6 +49,32 @@ def decode_view(target: TargetModel, drafter: FactorisedDrafter, text: list[int]
     return drafter.propose(context, text[anchor], target), prefilled
 
 
+def test_compiled_forms_take_the_training_steps_and_change_nothing() -> None:
+    target = tiny_target()
+    drafter, weaver = drafter_for(target), weaver_for(target)
+
+    def compiled(function: Any) -> Any:
+        return torch.compile(function, backend="eager")
+
+    plain, fast = block_data(target), block_data(target, compiled_features=compiled(target.features))
+    pairs = (
+        (DrafterTask(drafter, plain), DrafterTask(drafter, fast, compiled=compiled(drafter))),
+        (WeaverTask(weaver, drafter, plain), WeaverTask(weaver, drafter, fast, compiled=compiled(weaver))),
+    )
+    for wanted, found in pairs:
+        assert torch.allclose(found.loss(3)[0], wanted.loss(3)[0], atol=1e-12, rtol=0.0)
+        assert found.evaluate() == wanted.evaluate()
+
+    def refuse(*arguments: object) -> Any:
+        raise RuntimeError("the compiled form was called")
+
+    for task in (DrafterTask(drafter, plain, compiled=refuse), WeaverTask(weaver, drafter, plain, compiled=refuse)):
+        with pytest.raises(RuntimeError, match="the compiled form was called"):
+            task.loss(0)
+    with pytest.raises(RuntimeError, match="the compiled form was called"):
+        DrafterTask(drafter, block_data(target, compiled_features=refuse)).loss(0)
+
+
 @pytest.mark.parametrize("name", ["hybrid-grouped", "llama-grouped"])
 def test_a_block_is_trained_for_the_tokens_that_it_will_draft(name: str) -> None:
     target = tiny_target(name)

@@ -103,11 +103,32 @@ class _Loss(nn.Module):
         return self._task.loss(step)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Taken:
+    """Loss and gradient norm of a step, still on the device: reading them waits for the device."""
+
+    step: int
+    loss: Tensor
+    norm: Tensor
+
+    def read(self, folder: Path) -> float:
+        """The loss; raises a ValueError if it or the norm is not finite."""
+        loss = self.loss.item()
+        if not math.isfinite(loss) or not math.isfinite(self.norm.item()):
+            raise ValueError(
+                f"the loss stopped being a number at step {self.step}; the last good checkpoint is in "
+                f"{folder / 'state'}: lower the learning rate and start again from there or from scratch"
+            )
+        return loss
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What the loop reports after each step.
 
     Attributes:
+        loss: of this step if it ends with an evaluation or a checkpoint, otherwise of the step before: no step waits
+            for its own loss, so that the device never idles.
         seconds: since the start of this call.
         step_seconds: of this step alone, without evaluation and checkpoint.
         metrics: those of an evaluation, if this step ended with one.
@@ -155,7 +176,7 @@ def fit(
     wait_for_all()
     step = _resume(task.model, optimisers, config, folder)
     is_first, objective = process_rank() == 0, replicated(_Loss(task))
-    started = time.monotonic()
+    started, unread = time.monotonic(), None
     while step < config.steps:
         step_started = time.monotonic()
         for optimiser in optimisers:
@@ -164,25 +185,25 @@ def fit(
         loss, figures = objective(step)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(task.model.parameters(), config.clip)
-        value = mean_over_processes(loss).item()
-        if not math.isfinite(value) or not math.isfinite(norm.item()):
-            raise ValueError(
-                f"the loss stopped being a number at step {step}; the last good checkpoint is in {folder / 'state'}: "
-                "lower the learning rate and start again from there or from scratch"
-            )
+        taken = _Taken(step, mean_over_processes(loss), norm)
         for optimiser in optimisers:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
         step += 1
-        step_seconds = time.monotonic() - step_started
         is_last = step == config.steps
+        is_evaluated = step % config.evaluate_every == 0 or is_last
+        is_out_of_time = max_seconds is not None and from_first_process(time.monotonic() - started > max_seconds)
+        is_kept = step % config.checkpoint_every == 0 or is_last or is_out_of_time
+        value = (taken if unread is None else unread).read(folder)
+        if is_evaluated or is_kept:
+            value = taken.read(folder)
+        unread, step_seconds = taken, time.monotonic() - step_started
         metrics: Metrics = {}
-        if is_first and (step % config.evaluate_every == 0 or is_last):
+        if is_first and is_evaluated:
             metrics = {"loss": value} | {name: figure.item() for name, figure in figures.items()} | task.evaluate()
             with (folder / "history.jsonl").open("a", encoding="utf-8") as history:
                 history.write(json.dumps({"step": step} | metrics) + "\n")
-        is_out_of_time = max_seconds is not None and from_first_process(time.monotonic() - started > max_seconds)
-        if is_first and (step % config.checkpoint_every == 0 or is_last or is_out_of_time):
+        if is_first and is_kept:
             _save(task.model, optimisers, config, step, folder)
         if on_step is not None:
             on_step(Progress(step, config.steps, value, time.monotonic() - started, step_seconds, metrics))

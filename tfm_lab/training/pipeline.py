@@ -112,7 +112,8 @@ def train_target(work: Work, recipe: Recipe) -> bool:
     tokenizer = load_tokenizer(work.folder)
     stops = tuple(token_id(tokenizer, token) for token in (END_OF_TEXT, TURN_END))
     model = new_target(shape.config(tokenizer.get_vocab_size(), stops), shape.fit.seed).to(work.device)
-    forward = work.compiled(model, shape) or model
+    compiled = work.compiled(model, shape)
+    forward = model if compiled is None else compiled
     task = TargetTask(model, train, held_out, shape.batch, shape.length, shape.fit.seed, forward)
     if not work.fit(task, shape.fit, "target"):
         return False

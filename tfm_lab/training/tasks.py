@@ -106,6 +106,10 @@ class BlockData:
     replayed_tokens: int = 96
     compiled_features: FeaturesOf | None = None
 
+    @property
+    def features_in_training(self) -> FeaturesOf:
+        return self.target.features if self.compiled_features is None else self.compiled_features
+
     def texts(self, step: int, *, held_out: bool = False) -> tuple[Tensor, Tensor]:
         """Texts and anchors of one step, in training this process's share. Tokens after an anchor are the target's."""
         source = self.held_out if held_out else self.train
@@ -149,8 +153,8 @@ class DrafterTask:
     compiled: Callable[[Tensor, DraftBlocks], Tensor] | None = None
 
     def loss(self, step: int) -> tuple[Tensor, Mapping[str, Tensor]]:
-        forward, features = self.compiled or self.model, self.data.compiled_features
-        logits, labels = self._logits(*self.data.texts(step), forward, features or self.data.target.features)
+        forward = self.model if self.compiled is None else self.compiled
+        logits, labels = self._logits(*self.data.texts(step), forward, self.data.features_in_training)
         hits = (logits.detach().argmax(-1) == labels).float()
         return block_cross_entropy(logits, labels, self.gamma), _by_depth("hit", hits)
 
@@ -208,8 +212,8 @@ class WeaverTask:
     compiled: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
 
     def loss(self, step: int) -> tuple[Tensor, Mapping[str, Tensor]]:
-        forward, features = self.compiled or self.model, self.data.compiled_features
-        woven, _ = self._compare(*self.data.texts(step), forward, features or self.data.target.features)
+        forward = self.model if self.compiled is None else self.compiled
+        woven, _ = self._compare(*self.data.texts(step), forward, self.data.features_in_training)
         level = mean_over_processes(woven.acceptance.flatten(0, -2).mean(0))
         return WEAVER_LOSSES[self.objective](woven, self.eta, level), _by_depth("acceptance", woven.acceptance.detach())
 
