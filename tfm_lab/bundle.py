@@ -17,6 +17,7 @@ from tfm_lab.models.autoregressive import AutoregressiveDrafter
 from tfm_lab.models.checkpoint import check_target, load_autoregressive, load_drafter, load_target, load_weaver
 from tfm_lab.models.config import TargetConfig
 from tfm_lab.models.drafter import FactorisedDrafter
+from tfm_lab.models.packing import can_pack, prepare_for_cpu
 from tfm_lab.models.target import TargetModel
 from tfm_lab.models.weaver import Weaver
 
@@ -142,6 +143,23 @@ def load_target_only(
     folder = target_folder(name_or_path)
     target = load_target(folder, dtype=dtype, device=device)
     return TargetOnly(name_or_path, target, _matching_tokenizer(folder, target.config), read_chat_template(folder))
+
+
+def prepare_models(models: TargetOnly) -> bool:
+    """Lay out the weights of all models for decoding on this CPU, see :func:`tfm_lab.models.packing.prepare_for_cpu`.
+
+    Returns:
+        ``False``, with nothing done, if they are not float32 on a CPU or this processor has no packed product.
+    """
+    target = models.target
+    if target.dtype != torch.float32 or target.device.type != "cpu" or not can_pack():
+        return False
+    prepare_for_cpu(target)
+    if isinstance(models, Bundle):
+        for model in (models.drafter, models.weaver, models.autoregressive):
+            if model is not None:
+                prepare_for_cpu(model)
+    return True
 
 
 def target_folder(name_or_path: str) -> Path:

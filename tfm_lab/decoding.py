@@ -290,6 +290,7 @@ def speculative_decode(
     return session.trace()
 
 
+@torch.no_grad()
 def autoregressive_decode(
     target: TargetModel,
     prompt: Sequence[int],

@@ -137,3 +137,16 @@ def test_a_weaver_for_another_target_is_refused() -> None:
     target = tiny_target()
     with pytest.raises(ValueError, match="its width is 64, the target's is 48"):
         Weaver(WeaverConfig(64, 32, 1, 2, 24)).check_target(target)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_reading_the_prefix_gives_what_a_run_over_it_would_remember(form: str) -> None:
+    target = tiny_target()
+    weaver = weaver_for(target, **FORMS[form])
+    marginals, hidden = step_inputs(target)
+    prefix = weaver.prefix_tokens(hidden[None], marginals.hidden[None])
+    length = prefix.shape[1]
+    causal = torch.ones(1, length, length, dtype=torch.bool).tril()
+    _, wanted = weaver.run(prefix, weaver.rotary(torch.arange(length), prefix.dtype), causal)
+    for seen, want in zip(weaver.read_prefix(prefix), wanted, strict=True):
+        assert all(torch.equal(*both) for both in zip(seen, want, strict=True))

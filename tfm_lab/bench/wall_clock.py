@@ -1,8 +1,9 @@
 """Seconds of whole decodes: every method at its own best settings, against the fastest plain decoding of this machine.
 
-A speed-up is only as honest as its baseline. So plain decoding is tried in every dtype and with every number of threads
-and the fastest wins; the speculative methods then choose dtype and tree in the same way, on prompts of their own. The
-comparison itself decodes other prompts, all methods on each prompt in turn, and compares in pairs.
+A speed-up is only as honest as its baseline. So plain decoding is tried in every dtype, with plain and packed weights
+and with every number of threads, and the fastest wins; the speculative methods then choose weights and tree in the same
+way, on prompts of their own. The comparison itself decodes other prompts, all methods on each prompt in turn, and
+compares in pairs.
 """
 
 import os
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from tfm_lab.bundle import Bundle
+from tfm_lab.bundle import Bundle, load_bundle, prepare_models
 from tfm_lab.decoding import DecodeConfig, autoregressive_decode, speculative_decode
 from tfm_lab.distributions import SamplingConfig
 from tfm_lab.drafting import TreeConfig
@@ -24,15 +25,25 @@ from tfm_lab.trace import DecodeTrace, StageSeconds
 from tfm_lab.tree import DraftTree
 
 TREES: dict[str, tuple[TreeConfig, ...]] = {
-    "chain": tuple(TreeConfig(budget=depth) for depth in (3, 5, 8, 15)),
-    "ddtree": tuple(TreeConfig(budget=budget) for budget in (8, 16, 32, 64)),
+    "chain": tuple(TreeConfig(budget=depth) for depth in (3, 5, 8, 11, 15)),
+    "ddtree": tuple(TreeConfig(budget=budget) for budget in (5, 8, 11, 17, 23, 35, 64)),
     "tfm": tuple(
         TreeConfig(budget=budget, width=width)
-        for budget, widths in ((8, (1, 2)), (16, (1, 2, 4)), (32, (2, 4, 8)), (64, (4, 8)))
+        for budget, widths in (
+            (5, (1, 2)),
+            (8, (1, 2, 3)),
+            (11, (1, 2, 4)),
+            (17, (2, 4, 6)),
+            (23, (4, 6)),
+            (35, (6, 12)),
+        )
         for width in widths
     ),
 }
-"""What each method chooses from."""
+"""What each method chooses from. Products take rows in blocks of six under AVX2: trees of 6 n - 1 nodes fill them."""
+
+PACKED = "packed float32"
+"""Name of float32 weights that :mod:`tfm_lab.models.packing` has laid out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +51,19 @@ class Plan:
     """A method with everything that decides its speed.
 
     Attributes:
+        weights: dtype of the weights, or ``PACKED``.
         tree: ``None`` for plain decoding.
     """
 
     method: str
-    dtype: str
+    weights: str
     threads: int
     tree: TreeConfig | None = None
 
     @property
     def label(self) -> str:
         """Settings in words, the method left out."""
-        threads = f"{self.dtype}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+        threads = f"{self.weights}, {self.threads} thread{'s' if self.threads > 1 else ''}"
         if self.tree is None:
             return threads
         width = f", w = {self.tree.expand_width}" if self.method == "tfm" else ""
@@ -113,17 +125,31 @@ class Comparison(NamedTuple):
 
 
 Bundles = Mapping[str, Bundle]
-"""The same bundle in several dtypes, by name of the dtype."""
+"""The same bundle with its weights in several forms, by name: dtypes and ``PACKED``."""
 
 
-def plain_plans(dtypes: Sequence[str]) -> list[Plan]:
-    """Every dtype with 1, 2, 4, ... threads up to the number of processors."""
+def load_forms(name: str, dtypes: Mapping[str, torch.dtype]) -> dict[str, Bundle]:
+    """The bundle in every dtype, and packed if float32 is among them and this processor has packed products.
+
+    Raises:
+        ValueError: as :func:`tfm_lab.bundle.load_bundle`.
+    """
+    forms = {label: load_bundle(name, dtype=dtype) for label, dtype in dtypes.items()}
+    if torch.float32 in dtypes.values():
+        packed = load_bundle(name)
+        if prepare_models(packed):
+            forms[PACKED] = packed
+    return forms
+
+
+def plain_plans(forms: Sequence[str]) -> list[Plan]:
+    """Every form of the weights with 1, 2, 4, ... threads up to the number of processors."""
     processors = os.cpu_count() or 1
     counts = sorted({processors} | {2**power for power in range(processors.bit_length()) if 2**power <= processors})
-    return [Plan(AUTOREGRESSIVE, dtype, threads) for dtype in dtypes for threads in counts]
+    return [Plan(AUTOREGRESSIVE, form, threads) for form in forms for threads in counts]
 
 
-def tree_plans(method: str, dtype: str, threads: int) -> list[Plan]:
+def tree_plans(method: str, weights: str, threads: int) -> list[Plan]:
     """Every tree that ``method`` may choose.
 
     Raises:
@@ -131,23 +157,21 @@ def tree_plans(method: str, dtype: str, threads: int) -> list[Plan]:
     """
     if method not in TREES:
         raise ValueError(f"there are no trees to choose from for {method!r}; use {', '.join(TREES)}")
-    return [Plan(method, dtype, threads, tree) for tree in TREES[method]]
+    return [Plan(method, weights, threads, tree) for tree in TREES[method]]
 
 
-def fastest_verification(bundles: Bundles, prompt: Prompt, threads: int, nodes: int = 17, repeats: int = 5) -> str:
-    """The dtype in which the target verifies a chain of ``nodes`` nodes fastest (median)."""
+def fastest_verification(bundles: Bundles, prompt: Prompt, threads: int, nodes: int = 12, repeats: int = 5) -> str:
+    """The form of the weights in which the target verifies a chain of ``nodes`` nodes fastest (median, in turns)."""
     torch.set_num_threads(threads)
     tree = DraftTree.from_parents([1] * nodes, list(range(-1, nodes - 1)), [0.0] * nodes)
-    medians: dict[str, float] = {}
-    for dtype, bundle in bundles.items():
-        state = bundle.target.prefill(prompt.tokens).state
-        seconds: list[float] = []
-        for _ in range(repeats + 1):
+    states = {form: bundle.target.prefill(prompt.tokens).state for form, bundle in bundles.items()}
+    seconds: dict[str, list[float]] = {form: [] for form in bundles}
+    for _ in range(repeats + 1):
+        for form, bundle in bundles.items():
             started = time.perf_counter()
-            bundle.target.verify_tree(state, tree)
-            seconds.append(time.perf_counter() - started)
-        medians[dtype] = float(np.median(seconds[1:]))
-    return min(medians, key=lambda dtype: medians[dtype])
+            bundle.target.verify_tree(states[form], tree)
+            seconds[form].append(time.perf_counter() - started)
+    return min(bundles, key=lambda form: float(np.median(seconds[form][1:])))
 
 
 def choose(
@@ -225,7 +249,7 @@ def _rate(timings: Sequence[Timing]) -> float:
 
 
 def _timed(bundles: Bundles, plan: Plan, prompt: Prompt, new_tokens: int) -> Timing:
-    bundle, sampling = bundles[plan.dtype], SamplingConfig(temperature=0.0)
+    bundle, sampling = bundles[plan.weights], SamplingConfig(temperature=0.0)
     torch.set_num_threads(plan.threads)
     tree = plan.tree or TreeConfig(budget=0)
     config = DecodeConfig(new_tokens, sampling, tree, bundle.target.config.stop_tokens)

@@ -53,7 +53,7 @@ def decode(
     from itertools import count
 
     from tfm_lab.bench.decode import bench_building, bench_decode, markdown_stages, save_bench
-    from tfm_lab.bundle import load_bundle
+    from tfm_lab.bundle import load_bundle, prepare_models
     from tfm_lab.evaluation import load_contexts
 
     if limit < 1 or max_new_tokens < 2:
@@ -62,6 +62,7 @@ def decode(
     place = choose_device(device)
     names = list(dict.fromkeys(comma_list(methods, str, "--methods")))
     models = load_bundle(bundle, dtype=choose_dtype(dtype), device=place)
+    prepare_models(models)
     contexts = load_contexts(limit=limit)
     done = count(1)
     with progress_bar("decoding", (len(contexts) + 1) * len(names)) as show:
@@ -97,10 +98,10 @@ def cpu(
 ) -> None:
     """Wall-clock speed-up over the fastest plain decoding of this machine, every method at its own best settings.
 
-    Plain decoding is tried in every dtype and with every number of threads; the fastest is the baseline. The others
-    take the dtype in which a tree is verified fastest, and each chooses among a few trees on prompts of its own. Then
-    all decode the same prompts greedily, in turns, and are compared in pairs. Keep the machine quiet meanwhile; then
-    OMP_WAIT_POLICY=ACTIVE in the environment makes several threads worth more.
+    Plain decoding is tried in every dtype, float32 also with packed weights, and with every number of threads; the
+    fastest is the baseline. The others take the weights with which a tree is verified fastest, and each chooses among
+    a few trees on prompts of its own. Then all decode the same prompts greedily, in turns, and are compared in pairs.
+    Keep the machine quiet meanwhile; then OMP_WAIT_POLICY=ACTIVE in the environment makes several threads worth more.
 
     \b
     Examples:
@@ -111,9 +112,16 @@ def cpu(
     import os
     from itertools import count
 
-    from tfm_lab.bench.wall_clock import Prompt, choose, compare, fastest_verification, plain_plans, tree_plans
+    from tfm_lab.bench.wall_clock import (
+        Prompt,
+        choose,
+        compare,
+        fastest_verification,
+        load_forms,
+        plain_plans,
+        tree_plans,
+    )
     from tfm_lab.bench.wall_clock_report import save_wall_clock, speed_table, stage_table
-    from tfm_lab.bundle import load_bundle
     from tfm_lab.evaluation import load_suites
 
     if limit < 1 or tuning < 1 or max_new_tokens < 2:
@@ -125,7 +133,7 @@ def cpu(
     contexts = load_suites(comma_list(suite, str, "--suite"), limit + tuning)
     if len(contexts) < limit + tuning:
         raise ValueError(f"these suites hold {len(contexts)} prompts; --limit and --tuning ask for {limit + tuning}")
-    chosen = {name: load_bundle(bundle, dtype=choose_dtype(name)) for name in comma_list(dtypes, str, "--dtypes")}
+    chosen = load_forms(bundle, {name: choose_dtype(name) for name in comma_list(dtypes, str, "--dtypes")})
     any_bundle = next(iter(chosen.values()))
     prompts = [Prompt(context.kind, tuple(context.tokens(any_bundle))) for context in contexts]
     apart, prompts = prompts[limit:], prompts[:limit]
@@ -134,8 +142,8 @@ def cpu(
     with progress_bar("plain decoding", ticks) as show:
         tried = {"ar": choose(chosen, plains, apart, max_new_tokens, lambda: show(next(done)))}
     best = tried["ar"][0][0]
-    dtype = fastest_verification(chosen, apart[0], best.threads)
-    plans = {name: tree_plans(name, dtype, best.threads) for name in names}
+    weights = fastest_verification(chosen, apart[0], best.threads)
+    plans = {name: tree_plans(name, weights, best.threads) for name in names}
     done, ticks = count(1), len(apart) * sum(map(len, plans.values()))
     with progress_bar("choosing trees", ticks) as show:
         for name, of_method in plans.items():

@@ -91,7 +91,7 @@ def command(
     """
     from rich.console import Console
 
-    from tfm_lab.bundle import load_bundle, load_target_only
+    from tfm_lab.bundle import load_bundle, load_target_only, prepare_models
     from tfm_lab.decoding import DecodeConfig, autoregressive_decode, speculative_decode
     from tfm_lab.distributions import SamplingConfig
     from tfm_lab.drafting import TreeConfig
@@ -113,6 +113,7 @@ def command(
     else:
         models = load_bundle(bundle, target=target, dtype=weights, device=place)
         speculator = make_speculator(method, models.drafter, models.weaver, sampling, rule, models.autoregressive)
+    prepare_models(models)
     config = DecodeConfig(max_new_tokens, sampling, tree, models.target.config.stop_tokens, seed)
     tokens = models.chat(text) if chat else models.encode(text)
     if speculator is None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tfm_lab.models.config import DrafterConfig
 from tfm_lab.models.fingerprint import fingerprint
 from tfm_lab.models.layers import GatedMLP, RMSNorm, Rotary, attend, merge_heads, split_heads
+from tfm_lab.models.packing import Packable, Packed, pack, product, products
 from tfm_lab.models.state import KeyValueBuffer
 from tfm_lab.models.target import TargetModel
 
@@ -44,7 +45,7 @@ class DraftBlocks(NamedTuple):
     visible: Bool[Tensor, "batch 1 rows keys"]
 
 
-class DrafterAttention(nn.Module):
+class DrafterAttention(Packable):
     """Bidirectional attention of block rows to the context features and to each other."""
 
     def __init__(self, config: DrafterConfig) -> None:
@@ -56,15 +57,24 @@ class DrafterAttention(nn.Module):
         self.o_proj = nn.Linear(self.heads * config.head_dim, config.hidden_size, bias=False)
         self.q_norm = RMSNorm(config.head_dim, config.rms_norm_epsilon)
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_epsilon)
+        self._packed_query: Packed | None = None
+        self._packed_key_value: Packed | None = None
+        self._packed_output: Packed | None = None
 
     def key_value(self, x: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
         """Normed, rotated keys and plain values of context features or of block rows."""
-        key = rotary.rotate(self.k_norm(split_heads(self.k_proj(x), self.key_value_heads)))
-        return key, split_heads(self.v_proj(x), self.key_value_heads)
+        keys, values = products(x, self._packed_key_value, self.k_proj, self.v_proj)
+        key = rotary.rotate(self.k_norm(split_heads(keys, self.key_value_heads)))
+        return key, split_heads(values, self.key_value_heads)
 
     def forward(self, x: Tensor, rotary: Rotary, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
-        query = rotary.rotate(self.q_norm(split_heads(self.q_proj(x), self.heads)))
-        return self.o_proj(merge_heads(attend(query, key, value, visible)))
+        queries = product(x, self._packed_query, self.q_proj)
+        query = rotary.rotate(self.q_norm(split_heads(queries, self.heads)))
+        return product(merge_heads(attend(query, key, value, visible)), self._packed_output, self.o_proj)
+
+    def pack_layers(self) -> None:
+        self._packed_query, self._packed_key_value = pack(self.q_proj), pack(self.k_proj, self.v_proj)
+        self._packed_output = pack(self.o_proj)
 
 
 class DrafterLayer(nn.Module):
@@ -84,7 +94,7 @@ class DrafterLayer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x)), (key, value)
 
 
-class ContextDrafter(nn.Module):
+class ContextDrafter(Packable):
     """Fusion, layers and context of a drafter. Embedding and output head are the target's, passed in where needed.
 
     Args:
@@ -98,6 +108,7 @@ class ContextDrafter(nn.Module):
         self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_epsilon)
         self.layers = nn.ModuleList(DrafterLayer(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_epsilon)
+        self._packed_fusion: Packed | None = None
 
     def check_target(self, target: TargetModel) -> None:
         """Raise a ValueError if this drafter cannot have been made for ``target``."""
@@ -178,7 +189,10 @@ class ContextDrafter(nn.Module):
         return [layer for layer in self.layers if isinstance(layer, DrafterLayer)]
 
     def _fuse(self, taps: Tensor) -> Tensor:
-        return self.hidden_norm(self.fc(taps))
+        return self.hidden_norm(product(taps, self._packed_fusion, self.fc))
+
+    def pack_layers(self) -> None:
+        self._packed_fusion = pack(self.fc)
 
     def rotary(self, positions: Int[Tensor, "*batch rows"]) -> Rotary:
         """Rotary embeddings for rows at these positions of the text."""

@@ -2,8 +2,10 @@
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
+
+from tfm_lab.models.packing import Packable, Packed, pack, product, products
 
 
 class RMSNorm(nn.Module):
@@ -32,7 +34,7 @@ class RMSNorm(nn.Module):
         return normed.to(x.dtype)
 
 
-class GatedMLP(nn.Module):
+class GatedMLP(Packable):
     """SwiGLU: ``down(silu(gate(x)) * up(x))``, no biases."""
 
     def __init__(self, size: int, inner: int) -> None:
@@ -40,9 +42,15 @@ class GatedMLP(nn.Module):
         self.gate_proj = nn.Linear(size, inner, bias=False)
         self.up_proj = nn.Linear(size, inner, bias=False)
         self.down_proj = nn.Linear(inner, size, bias=False)
+        self._packed_inputs: Packed | None = None
+        self._packed_down: Packed | None = None
 
     def forward(self, x: Float[Tensor, "*rows channels"]) -> Float[Tensor, "*rows channels"]:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = products(x, self._packed_inputs, self.gate_proj, self.up_proj)
+        return product(F.silu(gate) * up, self._packed_down, self.down_proj)
+
+    def pack_layers(self) -> None:
+        self._packed_inputs, self._packed_down = pack(self.gate_proj, self.up_proj), pack(self.down_proj)
 
 
 class Rotary:
@@ -57,14 +65,16 @@ class Rotary:
         exponents = torch.arange(0, rotary_dim, 2, device=positions.device, dtype=wide) / rotary_dim
         angles = positions.to(wide).unsqueeze(-1) * theta**-exponents
         self.rotary_dim = rotary_dim
-        self.cosines, self.sines = angles.cos().to(dtype), angles.sin().to(dtype)
+        cosines, sines = angles.cos().to(dtype), angles.sin().to(dtype)
+        self._cosines = torch.cat([cosines, cosines], dim=-1).unsqueeze(-3)
+        self._sines = torch.cat([-sines, sines], dim=-1).unsqueeze(-3)
 
     def rotate(self, x: Float[Tensor, "*rows heads tokens size"]) -> Float[Tensor, "*rows heads tokens size"]:
         """Rotate heads; ``positions`` must broadcast against [..., tokens], one axis short of ``x``'s heads."""
-        cosines, sines = self.cosines.unsqueeze(-3), self.sines.unsqueeze(-3)
-        rotated, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
-        first, second = rotated.chunk(2, dim=-1)
-        return torch.cat([first * cosines - second * sines, second * cosines + first * sines, rest], dim=-1)
+        pairs, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
+        partners = pairs.roll(self.rotary_dim // 2, dims=-1)
+        rotated = torch.addcmul(pairs * self._cosines, partners, self._sines)
+        return torch.cat([rotated, rest], dim=-1) if rest.shape[-1] else rotated
 
 
 def split_heads(x: Float[Tensor, "*rows tokens channels"], heads: int) -> Float[Tensor, "*rows heads tokens size"]:
@@ -97,10 +107,32 @@ def attend(
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=groups > 1)
     if groups == 1:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+    return attend_in_groups(query, key, value, None if visible is None else visible.repeat(1, 1, groups, 1))
+
+
+def attend_in_groups(
+    query: Float[Tensor, "batch heads queries size"],
+    key: Float[Tensor, "batch shared keys size"],
+    value: Float[Tensor, "batch shared keys size"],
+    mask: Shaped[Tensor, "#batch 1 rows keys"] | None,
+) -> Float[Tensor, "batch heads queries size"]:
+    """:func:`attend` with a mask that was made for all layers at once.
+
+    Args:
+        mask: of the queries, repeated for every query head of a group: see :func:`grouped_mask`.
+    """
+    groups = query.shape[1] // key.shape[1]
     rows = query.unflatten(1, (key.shape[1], groups)).flatten(2, 3)
-    mask = None if visible is None else visible.repeat(1, 1, groups, 1)
     attended = F.scaled_dot_product_attention(rows, key, value, attn_mask=mask)
     return attended.unflatten(2, (groups, -1)).flatten(1, 2)
+
+
+def grouped_mask(
+    visible: Bool[Tensor, "queries keys"], groups: int, dtype: torch.dtype
+) -> Float[Tensor, "1 1 rows keys"]:
+    """What to add to attention scores: zero where a query may see a key, minus infinity elsewhere."""
+    mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))
+    return mask.repeat(groups, 1)[None, None]
 
 
 def at_least_float32(x: Tensor) -> Tensor:

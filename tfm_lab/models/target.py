@@ -17,7 +17,8 @@ from tfm_lab.models.attention import TargetAttention
 from tfm_lab.models.config import LINEAR_ATTENTION, TargetConfig
 from tfm_lab.models.delta_net import GatedDeltaNet
 from tfm_lab.models.fingerprint import fingerprint
-from tfm_lab.models.layers import GatedMLP, RMSNorm, Rotary
+from tfm_lab.models.layers import GatedMLP, RMSNorm, Rotary, grouped_mask
+from tfm_lab.models.packing import Packable, Packed, pack_weights
 from tfm_lab.models.state import (
     AttentionState,
     AttentionWrites,
@@ -96,7 +97,7 @@ class DecoderLayer(nn.Module):
         if isinstance(state, DeltaNetState):
             mixed, writes = self.linear_attn.verify(normed, geometry.ancestors, geometry.convolution_ancestors, state)
         else:
-            mixed, writes = self.self_attn.verify(normed, rotary, geometry.ancestors, state, length)
+            mixed, writes = self.self_attn.verify(normed, rotary, geometry.mask, state, length)
         return self._mlp(x + mixed), writes
 
     def commit(self, state: LayerState, writes: LayerWrites, path: Tensor, length: int) -> LayerState:
@@ -118,6 +119,7 @@ class TreeGeometry(NamedTuple):
 
     ancestors: Tensor
     convolution_ancestors: Tensor
+    mask: Tensor
 
 
 class Backbone(nn.Module):
@@ -130,7 +132,7 @@ class Backbone(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_epsilon, zero_centred=config.is_hybrid)
 
 
-class TargetModel(nn.Module):
+class TargetModel(Packable):
     """A target of either architecture. Weights may have any floating dtype; gates and recurrent states are float32 up.
 
     Args:
@@ -142,6 +144,7 @@ class TargetModel(nn.Module):
         self.config = config
         self.model = Backbone(config)
         self.lm_head = None if config.tie_embeddings else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self._packed_head: Packed | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -157,7 +160,12 @@ class TargetModel(nn.Module):
         return self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
 
     def logits(self, hidden: Float[Tensor, "*rows channels"]) -> Float[Tensor, "*rows vocab"]:
+        if self._packed_head is not None and self._packed_head.takes(hidden):
+            return self._packed_head(hidden)[0]
         return nn.functional.linear(hidden, self.head_weight)
+
+    def pack_layers(self) -> None:
+        self._packed_head = pack_weights([self.head_weight])
 
     def forward(self, tokens: Int[Tensor, "batch tokens"]) -> Float[Tensor, "batch tokens vocab"]:
         """Logits after every token of whole texts."""
@@ -229,8 +237,12 @@ class TargetModel(nn.Module):
         tokens = torch.tensor(self._checked(tree.tokens.tolist()), device=self.device)
         rotary = self._rotary(length + tree.depths.to(self.device))
         width = self.config.delta_net.convolution_width if self.config.delta_net else 2
+        ancestors = tree.ancestors().to(self.device)
+        visible = torch.cat([ancestors.new_ones(len(tree), length), ancestors], dim=1)
         geometry = TreeGeometry(
-            tree.ancestors().to(self.device), gdn.convolution_ancestors(tree.parents, width).to(self.device)
+            ancestors,
+            gdn.convolution_ancestors(tree.parents, width).to(self.device),
+            grouped_mask(visible, self.config.attention_heads // self.config.key_value_heads, self.dtype),
         )
         x = self.model.embed_tokens(tokens)[None]
         outputs, writes = [], []

@@ -21,10 +21,11 @@ from tfm_lab.drafting.types import CandidatePool, Marginals, OpenNode, Proposal
 from tfm_lab.models.config import WeaverConfig
 from tfm_lab.models.fingerprint import fingerprint
 from tfm_lab.models.layers import RMSNorm, Rotary, attend, merge_heads, split_heads
+from tfm_lab.models.packing import Packable, Packed, pack, product, products
 from tfm_lab.models.target import TargetModel
 
 
-class WeaverBlock(nn.Module):
+class WeaverBlock(Packable):
     """Pre-norm attention and MLP. ``swiglu`` keeps its gate and up projections in one matrix, gate first."""
 
     def __init__(self, config: WeaverConfig) -> None:
@@ -39,24 +40,32 @@ class WeaverBlock(nn.Module):
         self.norm_mlp = RMSNorm(width, config.norm_epsilon, bias=True)
         self.fc1 = nn.Linear(width, config.mlp_width * (2 if self.is_gated else 1))
         self.fc2 = nn.Linear(config.mlp_width, width)
+        self._packed_inputs: Packed | None = None
+        self._packed_rest: tuple[Packed | None, Packed | None, Packed | None] = (None, None, None)
 
     def query_key_value(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, Tensor, Tensor]:
         normed = self.norm_attn(x)
-        query, key = split_heads(self.q_proj(normed), self.heads), split_heads(self.k_proj(normed), self.heads)
+        projected = products(normed, self._packed_inputs, self.q_proj, self.k_proj, self.v_proj)
+        query, key, value = (split_heads(part, self.heads) for part in projected)
         if rotary is not None:
             query, key = rotary.rotate(query), rotary.rotate(key)
-        return query, key, split_heads(self.v_proj(normed), self.heads)
+        return query, key, value
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        x = x + self.o_proj(merge_heads(attended))
-        inner = self.fc1(self.norm_mlp(x))
+        packed_output, packed_first, packed_second = self._packed_rest
+        x = x + product(merge_heads(attended), packed_output, self.o_proj)
+        inner = product(self.norm_mlp(x), packed_first, self.fc1)
         if self.is_gated:
             gate, up = inner.chunk(2, dim=-1)
-            return x + self.fc2(F.silu(gate) * up)
-        return x + self.fc2(F.gelu(inner))
+            return x + product(F.silu(gate) * up, packed_second, self.fc2)
+        return x + product(F.gelu(inner), packed_second, self.fc2)
+
+    def pack_layers(self) -> None:
+        self._packed_inputs = pack(self.q_proj, self.k_proj, self.v_proj)
+        self._packed_rest = pack(self.o_proj), pack(self.fc1), pack(self.fc2)
 
 
-class Weaver(nn.Module):
+class Weaver(Packable):
     """Autoregressive adapter over a candidate pool.
 
     Args:
@@ -75,6 +84,9 @@ class Weaver(nn.Module):
         self.out_norm = RMSNorm(config.width, config.norm_epsilon, bias=True)
         self.lm_head_query_in = nn.Linear(config.width, config.target_width, bias=False)
         nn.init.zeros_(self.lm_head_query_in.weight)
+        self._packed_token: Packed | None = None
+        self._packed_proposal: Packed | None = None
+        self._packed_query: Packed | None = None
 
     @property
     def has_table(self) -> bool:
@@ -102,7 +114,7 @@ class Weaver(nn.Module):
         """
         first = target_hidden if self.config.sees_target else torch.zeros_like(target_hidden)
         hidden = torch.cat([first.unsqueeze(1), drafter_hidden[:, : self.config.max_depth]], dim=1)
-        prefix = self.proposal_in(self.output_norm(hidden))
+        prefix = product(self.output_norm(hidden), self._packed_proposal, self.proposal_in)
         if self.pos_emb is not None:
             prefix = prefix + F.pad(self.pos_emb[: hidden.shape[1] - 1], (0, 0, 1, 0))
         return prefix
@@ -111,7 +123,7 @@ class Weaver(nn.Module):
         self, embedded: Float[Tensor, "batch nodes channels"], depths: Int[Tensor, "*#batch nodes"]
     ) -> Float[Tensor, "batch nodes width"]:
         """Inputs of drafted tokens: their target embeddings, by depth (the root has depth 0)."""
-        nodes = self.token_in(self.embed_norm(embedded))
+        nodes = product(self.embed_norm(embedded), self._packed_token, self.token_in)
         if self.pos_emb is not None:
             nodes = nodes + self.pos_emb[depths.clamp_max(self.config.max_depth - 1)]
         return nodes
@@ -131,7 +143,26 @@ class Weaver(nn.Module):
                 key, value = torch.cat([cache[index][0], key], dim=2), torch.cat([cache[index][1], value], dim=2)
             seen.append((key, value))
             x = block.finish(x, attend(query, key, value, visible.unsqueeze(1)))
-        return self.lm_head_query_in(self.out_norm(x)), seen
+        return product(self.out_norm(x), self._packed_query, self.lm_head_query_in), seen
+
+    def pack_layers(self) -> None:
+        self._packed_token, self._packed_proposal = pack(self.token_in), pack(self.proposal_in)
+        self._packed_query = pack(self.lm_head_query_in)
+
+    def read_prefix(
+        self, prefix: Float[Tensor, "batch prefix width"]
+    ) -> list[tuple[Float[Tensor, "batch heads prefix size"], Float[Tensor, "batch heads prefix size"]]]:
+        """Keys and values of the prefix, per block: the ``cache`` of :meth:`run`. The last block stops there."""
+        length = prefix.shape[1]
+        rotary = self.rotary(torch.arange(length, device=prefix.device), prefix.dtype)
+        visible = torch.ones(1, 1, length, length, dtype=torch.bool, device=prefix.device).tril()
+        x, seen = prefix, []
+        for block in self._blocks:
+            query, key, value = block.query_key_value(x, rotary)
+            seen.append((key, value))
+            if len(seen) < len(self._blocks):
+                x = block.finish(x, attend(query, key, value, visible))
+        return seen
 
     def forward(
         self,
@@ -187,11 +218,8 @@ class WeaverSession:
         self._ancestry: dict[int, list[int]] = {-1: []}
         with torch.no_grad():
             prefix = weaver.prefix_tokens(target_hidden[None], marginals.hidden[None])
-            length = prefix.shape[1]
-            positions = torch.arange(length, device=prefix.device)
-            visible = torch.ones(length, length, dtype=torch.bool, device=prefix.device).tril()
-            _, self._cache = weaver.run(prefix, weaver.rotary(positions, prefix.dtype), visible[None])
-        self._prefix = length
+            self._cache = weaver.read_prefix(prefix)
+        self._prefix = prefix.shape[1]
 
     @property
     def max_depth(self) -> int:
@@ -224,6 +252,6 @@ class WeaverSession:
     def _proposal(self, depth: int, read_out: Tensor) -> Proposal:
         tokens = self._pool.tokens[depth]
         if depth not in self._heads:
-            self._heads[depth] = self._target.head_weight[tokens]
+            self._heads[depth] = self._target.head_weight.index_select(0, tokens)
         logits = self._pool.logits[depth] + self._heads[depth] @ read_out
         return Proposal(tokens, torch.log_softmax(logits.float() if logits.dtype != torch.float64 else logits, dim=-1))
