@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 
 from tfm_lab.runner.execute import Limits
+from tfm_lab.runner.parameters import declared_parameters
+from tfm_lab.runner.reading import read_notebook
 from tfm_lab.runner.series import prepare_job, run_notebook
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
+WITH_EXERCISES = [path for path in NOTEBOOKS if "SOLUTIONS" in declared_parameters(read_notebook(path))]
 
 
 @pytest.mark.notebooks
@@ -15,6 +18,13 @@ NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_its_numbers_hold(path: Path) -> None:
     assert run_notebook(prepare_job(path, {}), Limits()).problems == ()
+
+
+@pytest.mark.notebooks
+@pytest.mark.slow
+@pytest.mark.parametrize("path", WITH_EXERCISES, ids=lambda path: path.stem)
+def test_every_check_passes_with_the_solutions(path: Path) -> None:
+    assert run_notebook(prepare_job(path, {"SOLUTIONS": True}), Limits()).problems == ()
 
 
 @pytest.mark.notebooks
@@ -38,6 +48,10 @@ def test_growing_trees_takes_budgets_that_no_width_divides(budget: int) -> None:
             "takes a BUDGET from 1 to 256, a WIDTH from 1 to 32 and CONTEXTS of 1 or more",
         ),
         ("06_growing_trees", {"CONTEXTS": 0}, "CONTEXTS of 1 or more, not 32, 2 and 0"),
+        ("01_lossless_by_construction", {"SAMPLES": 10}, "SAMPLES of 1000 or more, not 10"),
+        ("02_parallel_ceiling", {"DEPTH": 3}, "a DEPTH from 4 to 16, not 0.05 and 3"),
+        ("03_chain_to_tree", {"CONCENTRATION": 0.0}, "takes a CONCENTRATION from 0.01 to 10"),
+        ("07_verifying_trees", {"BUDGET": 65}, "takes a BUDGET from 1 to 64, not 65"),
     ],
 )
 def test_a_parameter_out_of_range_is_refused_below_the_parameters(

@@ -95,6 +95,50 @@ def test_the_player_steps_through_a_growing_tree(opened: NotebookPage) -> None:
     assert opened.console == []
 
 
+@pytest.mark.parametrize("opened", ["01_lossless_by_construction.ipynb"], indirect=True)
+def test_the_drafter_is_dragged_and_the_step_switched(opened: NotebookPage) -> None:
+    opened.run_all_cells(seconds=180)
+    page = opened.page
+    explorer = page.locator(".jupyter-widgets.widget-vbox", has=page.locator("button", has_text="no residual")).first
+    status = explorer.locator('[role="status"]')
+    status.get_by_text("70.0% of the drafts are accepted").wait_for()
+    explorer.locator(".noUi-handle").first.focus()
+    page.keyboard.press("ArrowRight")
+    status.get_by_text("73.1% of the drafts are accepted").wait_for()
+    explorer.locator("button", has_text="accept everything").click()
+    status.get_by_text("biased by TV = 0.269").wait_for()
+    assert opened.errors() == []
+    assert opened.console == []
+
+
+@pytest.mark.parametrize("opened", ["03_chain_to_tree.ipynb"], indirect=True)
+def test_a_budget_is_spent_by_hand_and_by_the_rule(opened: NotebookPage) -> None:
+    opened.run_all_cells(seconds=180)
+    page = opened.page
+    explorer = page.locator(".jupyter-widgets.widget-vbox", has=page.locator("button", has_text="add node")).first
+    status = explorer.locator('[role="status"]')
+    explorer.locator("select").select_option(index=2)
+    explorer.locator("button", has_text="add node").click()
+    status.get_by_text("1 of 8 nodes spent").wait_for()
+    explorer.locator("button", has_text="best-first").click()
+    status.get_by_text("8 of 8 nodes spent: 2.953 expected tokens").wait_for()
+    assert opened.errors() == []
+    assert opened.console == []
+
+
+@pytest.mark.parametrize("opened", ["07_verifying_trees.ipynb"], indirect=True)
+def test_the_table_of_rules_is_computed_anew_for_another_temperature(opened: NotebookPage) -> None:
+    opened.run_all_cells(seconds=180)
+    page = opened.page
+    page.locator("button", has_text="temperature 0.7").click()
+    page.locator("svg", has_text="plain sampling, temperature 0.7").locator("text", has_text="0.195").first.wait_for()
+    page.locator("button").get_by_text("temperature 0", exact=True).click()
+    greedy = page.locator("svg", has_text="plain sampling, temperature 0.").locator("text", has_text="refused")
+    expect(greedy).to_have_count(3, timeout=60_000)
+    assert opened.errors() == []
+    assert opened.console == []
+
+
 @pytest.mark.parametrize("opened", ["widgets.ipynb"], indirect=True)
 def test_a_slider_moves_a_figure(opened: NotebookPage) -> None:
     opened.run_all_cells(seconds=60)

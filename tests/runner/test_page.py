@@ -55,3 +55,10 @@ def test_links_between_notebooks_become_links_between_pages() -> None:
     page = page_of(with_text("[next](06_growing_trees.ipynb#The-heap) and [paper](https://arxiv.org/abs/2607.06763)"))
     assert 'href="06_growing_trees.html#The-heap"' in page
     assert 'href="https://arxiv.org/abs/2607.06763"' in page
+
+
+def test_a_fold_holds_everything_down_to_its_end() -> None:
+    page = page_of(with_text("<details><summary>Answers</summary>\n\n1. forty-two\n\n</details>\n\nafter"))
+    fold = page[page.index("<summary>Answers") : page.index("</details>")]
+    assert "forty-two" in fold
+    assert "after" not in fold

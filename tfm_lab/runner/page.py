@@ -55,6 +55,10 @@ def notebook_page(notebook: NotebookNode, title: str, folder: str) -> str:
 
 
 class _Renderer(IPythonRenderer):
+    def block_html(self, html: str) -> str:
+        """Parsed only where there is an image to embed: parsing would close a fold at its first blank line."""
+        return super().block_html(html) if "<img" in html else html + "\n"
+
     def block_math(self, body: str) -> str:
         return _formula(body, "block")
 

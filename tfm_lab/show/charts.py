@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from tfm_lab.show.scale import ticks
 from tfm_lab.show.style import INK, METHOD_COLOURS, PAPER
 
 WIDTH, LEFT, RIGHT, TOP = 640.0, 150.0, 60.0, 40.0
 DASHES = ("", "6 4", "2 3", "8 3 2 3")
+LABEL_ROW = 14.0
 
 
 def bars_svg(values: Mapping[str, float], title: str, x_title: str, colours: Mapping[str, str] = METHOD_COLOURS) -> str:
@@ -34,23 +36,25 @@ def lines_svg(
 ) -> str:
     """Lines with markers; x is spaced evenly over the values that occur, y starts at zero."""
     xs = sorted({x for points in curves.values() for x in points})
-    top = 1.1 * max((y for points in curves.values() for y in points.values()), default=1.0)
-    left, bottom, height = 60.0, 280.0, 330.0
-    place = {x: left + (WIDTH - left - 150) * (i / max(1, len(xs) - 1)) for i, x in enumerate(xs)}
+    marks = ticks(max((y for points in curves.values() for y in points.values()), default=0.0))
+    top, left, bottom, height = marks[-1], 60.0, 280.0, 330.0
+    right = WIDTH - max(150.0, 24 + 7 * max(map(len, curves), default=0))
+    place = {x: left + (right - left) * (i / max(1, len(xs) - 1)) for i, x in enumerate(xs)}
     told = "; ".join(f"{n}: {', '.join(f'{x:g} {y:.3g}' for x, y in p.items())}" for n, p in curves.items())
     parts = _open(title, x_title, height, f"{y_title} by {x_title}. {told}")
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        y = bottom - (bottom - TOP) * share
-        parts.append(f'<path d="M{left:.0f} {y:.1f} H{WIDTH - 150:.0f}" stroke="{INK}" stroke-opacity="0.15"/>')
-        parts.append(f'<text x="{left - 6:.0f}" y="{y + 4:.1f}" text-anchor="end">{top * share:.3g}</text>')
+    for mark in marks:
+        y = bottom - (bottom - TOP) * mark / top
+        parts.append(f'<path d="M{left:.0f} {y:.1f} H{right:.0f}" stroke="{INK}" stroke-opacity="0.15"/>')
+        parts.append(f'<text x="{left - 6:.0f}" y="{y + 4:.1f}" text-anchor="end">{mark:.3g}</text>')
     for x, position in place.items():
         parts.append(f'<text x="{position:.1f}" y="{bottom + 18:.0f}" text-anchor="middle">{x:g}</text>')
+    ends: dict[str, tuple[float, float]] = {}
     for index, (name, points) in enumerate(curves.items()):
-        colour = colours.get(name, INK)
         spots = [(place[x], bottom - (bottom - TOP) * y / top) for x, y in points.items()]
-        parts += _line(spots, colour, DASHES[index % len(DASHES)])
-        end = spots[-1] if spots else (left, bottom)
-        parts.append(f'<text x="{end[0] + 10:.1f}" y="{end[1] + 4:.1f}" fill="{colour}">{escape(name)}</text>')
+        parts += _line(spots, colours.get(name, INK), DASHES[index % len(DASHES)])
+        ends[name] = spots[-1] if spots else (left, bottom)
+    for name, (x, y) in _apart(ends).items():
+        parts.append(f'<text x="{x + 10:.1f}" y="{y + 4:.1f}" fill="{colours.get(name, INK)}">{escape(name)}</text>')
     parts.append(f'<text x="{left:.0f}" y="{height - 10:.0f}">{escape(f"{y_title} by {x_title}")}</text></svg>')
     return "\n".join(parts)
 
@@ -64,6 +68,15 @@ def _open(title: str, x_title: str, height: float, description: str) -> list[str
         f'<rect width="100%" height="100%" rx="6" fill="{PAPER}"/>',
         f'<text x="14" y="22" font-size="14" font-weight="bold">{escape(title)}</text>',
     ]
+
+
+def _apart(ends: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """Places of the labels: at the ends of their lines, pushed down where two would overlap."""
+    placed: dict[str, tuple[float, float]] = {}
+    for name, (x, y) in sorted(ends.items(), key=lambda item: item[1][1]):
+        rows = [lower for other, lower in placed.values() if abs(other - x) < 1.0]
+        placed[name] = (x, max([y, *(row + LABEL_ROW for row in rows)]))
+    return placed
 
 
 def _line(spots: Sequence[tuple[float, float]], colour: str, dash: str) -> list[str]:

@@ -10,7 +10,7 @@ checked by the tests. Wrong code is named ``wrong_...`` or ``Wrong...`` and says
 
 The modules: ``exhibit`` (the records), ``laws`` (exact laws of the text, the tool for sampling bugs),
 ``sampling_rules``, ``trees``, ``orphans``, ``numerics``, ``state``, ``measuring`` (the exhibits), ``interpreted``
-(Triton kernels for two of them) and ``plots`` (``symptom_plot``).
+(Triton kernels for two of them), ``plots`` (``symptom_plot``, ``symptom_picture``) and ``line_ups`` (for exercises).
 """
 
 from collections.abc import Mapping

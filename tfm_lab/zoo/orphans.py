@@ -4,6 +4,7 @@ Nothing is biased here: acceptance by membership is lossless on any tree. What g
 many tokens it will bring, and with it where the budget goes.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -72,13 +73,41 @@ def undelivered(grow: Grow) -> Measurement:
         scores = tree.path_log_probs().exp().tolist()
         for node in orphans(tree):
             path, depth = tree.path_tokens(node)[1:], int(tree.depths[node])
-            chances = [float(world.conditional(path[:place])[token]) for place, token in enumerate(path)]
             promised[depth] += frequency * scores[node]
-            delivered[depth] += frequency * float(torch.tensor(chances, dtype=torch.float64).prod())
+            delivered[depth] += frequency * _chance(world, path)
     depths = sorted(promised)
     kept = {depth: delivered[depth] / promised[depth] for depth in depths}
     error = abs(1.0 - sum(delivered.values()) / sum(promised.values()))
     return Measurement(error, {float(depth): share for depth, share in kept.items()}, {float(d): 1.0 for d in depths})
+
+
+def next_choice_is_right() -> dict[str, dict[float, float]]:
+    """How often the first choice of the wrong rows for the next place is the target's token, by depth of the node.
+
+    Exact, over the nodes of the trees of all contexts, by the probability that the target's draws lead to them:
+    ``on the spine`` and ``below a sibling``.
+    """
+    reached: defaultdict[tuple[str, int], float] = defaultdict(float)
+    hits: defaultdict[tuple[str, int], float] = defaultdict(float)
+    for context, frequency in enumerate(WORLD.stationary().tolist()):
+        world = WORLD.at(context)
+        tree, favourites = wrong_scores(world), spine_rows(world, CONFIG.max_depth).argmax(1).tolist()
+        for node in range(1, len(tree)):
+            path = tree.path_tokens(node)[1:]
+            if len(path) < CONFIG.max_depth:
+                where = "on the spine" if list(path) == favourites[: len(path)] else "below a sibling"
+                chance = frequency * _chance(world, path)
+                reached[where, len(path)] += chance
+                hits[where, len(path)] += chance * float(world.conditional(path)[favourites[len(path)]])
+    found: dict[str, dict[float, float]] = {"on the spine": {}, "below a sibling": {}}
+    for where, depth in sorted(reached):
+        found[where][float(depth)] = hits[where, depth] / reached[where, depth]
+    return found
+
+
+def _chance(world: MarkovWorld, path: tuple[int, ...]) -> float:
+    """Probability that the target's draws spell out the path."""
+    return math.prod(float(world.conditional(path[:place])[token]) for place, token in enumerate(path))
 
 
 ORPHAN_SUBTREES = Exhibit(

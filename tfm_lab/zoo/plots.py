@@ -5,6 +5,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from tfm_lab.show.grouped import grouped_picture
+from tfm_lab.show.picture import Picture, lines_picture
 from tfm_lab.show.plots import FAINT, TRANSPARENT
 from tfm_lab.show.style import BLUE, GREY, ORANGE
 from tfm_lab.zoo.exhibit import Evidence, Exhibit
@@ -43,3 +45,18 @@ def symptom_plot(exhibit: Exhibit[Any], evidence: Evidence | None = None) -> go.
         decades = math.log10(max(values) / min(values))
         figure.update_yaxes(type="log", exponentformat="power", dtick=math.ceil(decades / 6))
     return figure
+
+
+def symptom_picture(exhibit: Exhibit[Any], evidence: Evidence | None = None) -> Picture:
+    """The symptom plot with an SVG beside it, for places where plotly cannot run.
+
+    Args and errors as :func:`symptom_plot`.
+    """
+    evidence = evidence or exhibit.evidence()
+    title = f"{exhibit.number}. {exhibit.title}"
+    series: Any = {name: dict(zip(x, y, strict=True)) for name, x, y in evidence.series}
+    if any(isinstance(x, str) for name in series for x in series[name]):
+        still = grouped_picture(series, title, exhibit.x_title, exhibit.y_title, COLOURS)
+    else:
+        still = lines_picture(series, title, exhibit.x_title, exhibit.y_title, COLOURS)
+    return Picture(still.svg, still.description, symptom_plot(exhibit, evidence))

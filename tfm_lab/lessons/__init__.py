@@ -1,0 +1,27 @@
+"""Lessons of the notebooks: exercises whose checks are themselves tested, hints, solutions and progress.
+
+    lesson = Lesson("01", solutions=SOLUTIONS)
+    lesson.pose("01.residual")                            # task, hints, solution
+    residual = lesson.check("01.residual", residual)      # a card; what comes back is right in any case
+
+The modules: ``exercise`` (the records), ``judging`` (an answer under all properties of its exercise), ``cards`` (what a
+reader sees), ``lesson`` (one notebook's exercises), ``by_hand`` (solutions that the package has in another form),
+``exercises_*`` (the exercises), ``catalogue`` (all of them), ``overlap`` and ``walks`` (two interactive pictures).
+"""
+
+from tfm_lab.lessons.catalogue import EXERCISES
+from tfm_lab.lessons.exercise import Exercise, Misconception, Property, todo
+from tfm_lab.lessons.judging import Judgement, judge
+from tfm_lab.lessons.lesson import Lesson, UnsolvedError
+
+__all__ = [
+    "EXERCISES",
+    "Exercise",
+    "Judgement",
+    "Lesson",
+    "Misconception",
+    "Property",
+    "UnsolvedError",
+    "judge",
+    "todo",
+]

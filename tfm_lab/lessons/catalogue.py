@@ -1,0 +1,14 @@
+"""All exercises by name, in the order of the notebooks."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tfm_lab.lessons.exercise import Exercise
+from tfm_lab.lessons.exercises_01 import EXERCISES_01
+from tfm_lab.lessons.exercises_02 import EXERCISES_02
+from tfm_lab.lessons.exercises_03 import EXERCISES_03
+from tfm_lab.lessons.exercises_07 import EXERCISES_07
+
+EXERCISES: Mapping[str, Exercise] = MappingProxyType(
+    {item.name: item for item in (*EXERCISES_01, *EXERCISES_02, *EXERCISES_03, *EXERCISES_07)}
+)
