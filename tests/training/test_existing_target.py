@@ -30,6 +30,7 @@ from tfm_lab.training.prompts import (
     CODE,
     MATHS,
     load_prompts,
+    pieces_of,
     read_functions,
     read_word_problems,
     save_prompts,
@@ -73,6 +74,22 @@ def test_heads_of_functions_that_are_documented_and_do_something(
     files = [(tmp_path / name, f"key/{name}") for name in ("latin.py", "broken.py", "good.py")]
     monkeypatch.setattr(prompts, "source_files", lambda: files)
     assert list(read_functions()) == [Document(CODE, "key/good.py:kept", head)]
+
+
+def test_pieces_start_where_a_line_does_and_stay_on_their_documents_side() -> None:
+    text = "".join(f"line {number:03} {'word ' * 13}\n" for number in range(60))
+    long, short = Document("docs", "a.rst", text), Document("docs", "b.rst", "too short")
+    pieces = list(pieces_of([long, short, Document("docs", "c.rst", " " * 400)]))
+    assert [(piece.source, piece.key, len(piece.text)) for piece in pieces] == [("docs", "a.rst", 160)] * 3
+    assert [piece.text[:8] for piece in pieces] == ["line 000", "line 021", "line 042"]  # 75 characters a line
+    assert all(piece.is_held_out is long.is_held_out for piece in pieces)
+
+
+def test_questions_about_functions_come_without_their_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    question = Document("docstrings", "What does `a.b` do?", "What does `a.b` do? It adds.")
+    monkeypatch.setattr(prompts, "read_docstrings", lambda: iter([question]))
+    found = list(prompts.READERS["docstrings"]())
+    assert found == [Document("docstrings", "What does `a.b` do?", "What does `a.b` do?")]
 
 
 def test_word_problems_come_without_their_answers(monkeypatch: pytest.MonkeyPatch) -> None:
