@@ -90,6 +90,18 @@ def test_under_shared_noise_records_are_those_of_the_decodes(double: Bundle, tmp
     assert texts_path(path).read_bytes() == texts
 
 
+def test_a_damaged_file_of_texts_is_refused(double: Bundle, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    evaluate_replayed(double, CONTEXTS, REPLAYED, path)
+    path.unlink()
+    header, first, *_ = texts_path(path).read_text().splitlines()
+    damaged = json.loads(first)
+    del damaged["shared_noise"]
+    texts_path(path).write_text(f"{header}\n{json.dumps(damaged)}\n")
+    with pytest.raises(ValueError, match="is not a file of texts, or a damaged one"):
+        evaluate_replayed(double, CONTEXTS, REPLAYED, path)
+
+
 def test_another_seed_writes_other_texts(double: Bundle, tmp_path: Path) -> None:
     written = []
     for seed in (0, 1):

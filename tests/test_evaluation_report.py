@@ -110,7 +110,8 @@ def test_paired_gain_by_hand() -> None:
 
 def test_a_gain_counts_contexts_that_both_methods_have() -> None:
     more = [*BY_HAND, record("d1", "tfm", 100, 1), record("e1", "chain", 1, 100)]
-    more += [record("d1", "chain", 1, 1, prompt="<another prompt>")]
+    more += [record("d1", "chain", 1, 1, prompt="<another prompt>"), record("f1", "tfm", 100, 1)]
+    more += [record("f1", "chain", 1, 100) | {"replayed": True}]
     assert str(gain(more, TFM, CHAIN)) == str(gain(BY_HAND, TFM, CHAIN))
     one = gain(BY_HAND[:2], TFM, CHAIN)
     assert one.overall.value == pytest.approx(0.5)
@@ -211,6 +212,7 @@ def test_a_report_holds_the_summaries_and_the_gains(tiny_bundle: Bundle, tmp_pat
     text = path.with_suffix(".md").read_text()
     assert "| 0 | 16 | tfm | chain | 2 | +87.5 % | +50.0 to +100.0 % | 25.0 % | +66.7 % | – |" in text
     assert "1 contexts are left out because their plain continuation repeats itself" in text
+    assert "do not fit the target's context" not in text
     assert markdown_table(summarise(BY_HAND)) in text
     assert gain_table(gains(BY_HAND)).markdown() in text
 

@@ -195,7 +195,6 @@ def woven_batch(
         frontier.scatter_(1, chosen, torch.where(is_node, IMPOSSIBLE, values))
         sizes = sizes + is_node.sum(1)
         fresh, is_open = place, is_node & (depths.gather(1, place) < deepest.unsqueeze(1))
-    parents[:, spare] = -1
     return TreeBatch(tokens[:, :spare], parents[:, :spare], sizes)
 
 

@@ -15,6 +15,7 @@ from tfm_lab.evaluation.settings import Evaluation, Setting
 RECORDS, TEXTS = "tfm_lab.records/3", "tfm_lab.texts/2"
 CONTENTS = {RECORDS: "an evaluation", TEXTS: "texts"}
 SETTING_FIELDS = tuple(field.name for field in fields(Setting))
+TEXT_FIELDS = {"prompt", "temperature", "shared_noise", "tokens"}
 
 Record = dict[str, Any]
 
@@ -161,7 +162,7 @@ def _whole(raw: bytes) -> int:
 
 def _parse(path: Path, raw: bytes, kind: str) -> list[Record]:
     """Header and records from the complete lines."""
-    needed = ({"context", "prompt", "replayed"} | set(SETTING_FIELDS)) if kind == RECORDS else {"prompt", "tokens"}
+    needed = ({"context", "prompt", "replayed"} | set(SETTING_FIELDS)) if kind == RECORDS else TEXT_FIELDS
     try:
         found = [json.loads(line) for line in raw[: _whole(raw)].split(b"\n") if line]
         if found and "target" in found[0]:

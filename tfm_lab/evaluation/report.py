@@ -81,10 +81,12 @@ def write_report(
 def _notes(overall: Sequence[Summary]) -> list[str]:
     left_out = max((summary.left_out for summary in overall), default=0)
     too_long = max((summary.too_long for summary in overall), default=0)
-    notes = [
-        f"At temperature 0, {left_out} contexts are left out because their plain continuation repeats itself.",
-        f"{too_long} contexts are left out because prompt and new tokens do not fit the target's context.",
-    ]
+    notes: list[str] = []
+    if left_out:
+        why = "their plain continuation repeats itself"
+        notes.append(f"At temperature 0, {left_out} contexts are left out because {why}.")
+    if too_long:
+        notes.append(f"{too_long} contexts are left out because prompt and new tokens do not fit the target's context.")
     if any(summary.replayed for summary in overall):
         notes.append(
             "The target wrote each text once and every setting was replayed on it. For the greedy and target_sample "

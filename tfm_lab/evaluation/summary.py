@@ -95,15 +95,15 @@ def gains(records: Sequence[Record], method: str = "tfm") -> list[Gain]:
 
 
 def gain(records: Sequence[Record], better: Setting, baseline: Setting) -> Gain:
-    """Relative gain in MAL of one setting over another on the contexts that both have.
+    """Relative gain in MAL of one setting over another on the contexts that both have, both decoded or both replayed.
 
     The standard error is that of the ratio of two ratios, contexts as units, by the delta method.
     """
-    pairs: dict[tuple[str, str], dict[Setting, Record]] = {}
+    pairs: dict[tuple[str, str, bool], dict[Setting, Record]] = {}
     for record in records:
         key = key_of(record)
         if key.setting in (better, baseline) and "left_out" not in record:
-            pairs.setdefault((key.context, key.prompt), {})[key.setting] = record
+            pairs.setdefault((key.context, key.prompt, key.replayed), {})[key.setting] = record
     both = [(p[better], p[baseline]) for p in pairs.values() if len(p) == 2]
     counts = np.array(
         [[top["committed"], top["target_calls"], low["committed"], low["target_calls"]] for top, low in both],

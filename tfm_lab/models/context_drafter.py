@@ -121,7 +121,7 @@ class ContextDrafter(Packable):
             if drafter_has != target_has:
                 raise ValueError(
                     f"the drafter was made for another target: its {what} is {drafter_has}, "
-                    f"the target's is {target_has}"
+                    f"the target's is {target_has}; use a bundle that was made for this target, or decode plainly"
                 )
 
     def fingerprint(self) -> str:

@@ -98,7 +98,7 @@ class Weaver(Packable):
         if self.config.target_width != target.config.hidden_size:
             raise ValueError(
                 f"the Weaver was made for another target: its width is {self.config.target_width}, "
-                f"the target's is {target.config.hidden_size}"
+                f"the target's is {target.config.hidden_size}; use a bundle that was made for this target"
             )
 
     def fingerprint(self) -> str:
