@@ -274,12 +274,12 @@ def _train(
 
     if minutes is not None and not minutes > 0.0:
         raise ValueError(f"--minutes must be more than 0, got {minutes:g}")
-    console = Console()
+    console, step_times = Console(), list[float]()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with joined(choose_device(device)) as place:
         is_first = process_rank() == 0
         with Progress(*columns, console=console, disable=not (console.is_terminal and is_first)) as bar:
-            task, step_times = bar.add_task(name, total=None), list[float]()
+            task = bar.add_task(name, total=None)
 
             def show(step: Step) -> None:
                 bar.update(task, total=step.steps, completed=step.step, description=f"{name}  loss {step.loss:.3f}")
@@ -288,11 +288,12 @@ def _train(
                     figures = "  ".join(f"{key} {value:.3f}" for key, value in step.metrics.items())
                     took = f"{step.seconds:.0f} s  {1000 * median(step_times):.1f} ms per step"
                     console.print(f"step {step.step}  {took}  {figures}", soft_wrap=True, highlight=False)
-                    step_times.clear()
 
             limit = None if minutes is None else 60.0 * minutes
             opened = _open(work, place, target=target, on_step=show, max_seconds=limit)
             finished = stage(opened, _recipe(recipe))
     if not finished and is_first:
-        console.print(f"stopped after {minutes:g} minutes; the same command goes on from here", highlight=False)
+        took = f"{len(step_times)} steps, {1000 * median(step_times):.1f} ms per step"
+        stopped = f"stopped after {minutes:g} minutes ({took}); the same command goes on from here"
+        console.print(stopped, soft_wrap=True, highlight=False)
     return 0
