@@ -23,7 +23,7 @@ from tfm_lab.training.data import PackedCorpus, WrittenTexts
 from tfm_lab.training.fit import FitConfig, fit
 from tfm_lab.training.initialise import new_drafter, new_target
 from tfm_lab.training.losses import PoolComparison, block_cross_entropy, lk_loss
-from tfm_lab.training.tasks import BlockData, DrafterTask, TargetTask, WeaverTask
+from tfm_lab.training.tasks import BlockData, DrafterTask, TargetTask, WeaverTask, block_losses, pool_scores
 from tfm_lab.tree import DraftTree
 
 BLOCK = 8
@@ -50,7 +50,7 @@ def decode_view(target: TargetModel, drafter: FactorisedDrafter, text: list[int]
 
 
 class CompiledForm:
-    """Stands for what torch.compile gives: it calls the function, counts, and has neither length nor truth value."""
+    """Stands for what torch.compile gives: it calls the function, and counts."""
 
     def __init__(self, function: Any) -> None:
         self.function, self.calls = function, 0
@@ -59,23 +59,19 @@ class CompiledForm:
         self.calls += 1
         return self.function(*arguments)
 
-    def __len__(self) -> int:
-        raise TypeError("a compiled form has no length")
-
 
 def test_compiled_forms_take_the_training_steps_and_no_others() -> None:
     target = tiny_target()
-    drafter, weaver = drafter_for(target), weaver_for(target)
-    features, *models = CompiledForm(target.features), CompiledForm(drafter), CompiledForm(weaver)
-    plain, fast = block_data(target), block_data(target, compiled_features=features)
+    drafter, weaver, data = drafter_for(target), weaver_for(target), block_data(target)
+    blocks, scores = CompiledForm(block_losses), CompiledForm(pool_scores)
     pairs = (
-        (DrafterTask(drafter, plain), DrafterTask(drafter, fast, compiled=models[0])),
-        (WeaverTask(weaver, drafter, plain), WeaverTask(weaver, drafter, fast, compiled=models[1])),
+        (DrafterTask(drafter, data), DrafterTask(drafter, data, run=blocks)),
+        (WeaverTask(weaver, drafter, data), WeaverTask(weaver, drafter, data, run=scores)),
     )
     for wanted, found in pairs:
         assert torch.equal(found.loss(3)[0], wanted.loss(3)[0])
         assert found.evaluate() == wanted.evaluate()
-    assert (features.calls, models[0].calls, models[1].calls) == (2, 1, 1)
+    assert (blocks.calls, scores.calls) == (1, 1)
 
 
 @pytest.mark.parametrize("name", ["hybrid-grouped", "llama-grouped"])

@@ -28,7 +28,7 @@ from tfm_lab.training.fit import FitConfig, Progress, Task, fit
 from tfm_lab.training.initialise import new_autoregressive, new_drafter, new_target, new_weaver
 from tfm_lab.training.prompts import READERS, load_prompts, save_prompts
 from tfm_lab.training.recipe import CorpusRecipe, DrafterRecipe, Recipe, TargetRecipe, WeaverRecipe
-from tfm_lab.training.tasks import BlockData, DrafterTask, TargetTask, WeaverTask
+from tfm_lab.training.tasks import BlockData, DrafterTask, TargetTask, WeaverTask, block_losses, pool_scores
 from tfm_lab.training.tokenizer import END_OF_TEXT, TURN_END, save_tokenizer, token_id, train_tokenizer
 from tfm_lab.training.writing import continue_prompts, corpus_openings, encode_prompts, prompt_openings
 
@@ -57,9 +57,9 @@ class Work:
 
     def compiled(
         self, function: Callable[..., Any], shape: TargetRecipe | DrafterRecipe | WeaverRecipe
-    ) -> Callable[..., Any] | None:
-        """A compiled form of a model or function where the recipe asks for it and a GPU trains; otherwise ``None``."""
-        return torch.compile(function) if shape.compile and torch.device(self.device).type == "cuda" else None
+    ) -> Callable[..., Any]:
+        """A compiled form of a model or function where the recipe asks for it and a GPU trains."""
+        return torch.compile(function) if shape.compile and torch.device(self.device).type == "cuda" else function
 
     def fit(self, task: Task, config: FitConfig, name: str) -> bool:
         """Train in the sub-folder ``name``; True when all steps are done.
@@ -112,8 +112,7 @@ def train_target(work: Work, recipe: Recipe) -> bool:
     tokenizer = load_tokenizer(work.folder)
     stops = tuple(token_id(tokenizer, token) for token in (END_OF_TEXT, TURN_END))
     model = new_target(shape.config(tokenizer.get_vocab_size(), stops), shape.fit.seed).to(work.device)
-    compiled = work.compiled(model, shape)
-    forward = model if compiled is None else compiled
+    forward = work.compiled(model, shape)
     task = TargetTask(model, train, held_out, shape.batch, shape.length, shape.fit.seed, forward)
     if not work.fit(task, shape.fit, "target"):
         return False
@@ -173,7 +172,8 @@ def train_drafter(work: Work, recipe: Recipe) -> bool:
     config = shape.config(models.target.config, token_id(models.tokenizer, shape.mask_token))
     model = new_drafter(config, models.target, shape.fit.seed).to(work.device)
     data = _drafter_data(work, models.target, shape, recipe)
-    if not work.fit(DrafterTask(model, data, shape.gamma, compiled=work.compiled(model, shape)), shape.fit, "drafter"):
+    task = DrafterTask(model, data, shape.gamma, run=work.compiled(block_losses, shape))
+    if not work.fit(task, shape.fit, "drafter"):
         return False
     if process_rank() == 0:
         save_drafter(model, models.target, work.folder / "model" / "drafter")
@@ -187,8 +187,8 @@ def train_weaver(work: Work, recipe: Recipe) -> bool:
     drafter = load_drafter(_finished(work, "drafter"), target)
     model = new_weaver(shape.config(target.config, drafter.config.draft_depth), target, shape.fit.seed).to(work.device)
     data = _block_data(work, target, shape, shape.fit.seed + 1, drafter.config.block_size, recipe)
-    compiled = work.compiled(model, shape)
-    task = WeaverTask(model, drafter, data, shape.eta, shape.objective, compiled=compiled)
+    run = work.compiled(pool_scores, shape)
+    task = WeaverTask(model, drafter, data, shape.eta, shape.objective, run=run)
     if not work.fit(task, shape.fit, "weaver"):
         return False
     if process_rank() == 0:
@@ -209,7 +209,7 @@ def train_autoregressive(work: Work, recipe: Recipe) -> bool:
     config = shape.config(models.target.config, token_id(models.tokenizer, shape.mask_token))
     model = new_autoregressive(config, models.target, shape.fit.seed).to(work.device)
     data = _drafter_data(work, models.target, shape, recipe)
-    task = DrafterTask(model, data, shape.gamma, compiled=work.compiled(model, shape))
+    task = DrafterTask(model, data, shape.gamma, run=work.compiled(block_losses, shape))
     if not work.fit(task, shape.fit, "autoregressive"):
         return False
     if process_rank() == 0:
@@ -272,5 +272,4 @@ def _block_data(
     work: Work, target: TargetModel, shape: DrafterRecipe | WeaverRecipe, seed: int, block: int, recipe: Recipe
 ) -> BlockData:
     train, held_out = load_written(work.folder / "text.npz"), load_written(work.folder / "held_out_text.npz")
-    replayed, compiled = recipe.text.replayed_tokens, work.compiled(target.features, shape)
-    return BlockData(target, train, held_out, shape.batch, shape.anchors, seed, block, replayed, compiled)
+    return BlockData(target, train, held_out, shape.batch, shape.anchors, seed, block, recipe.text.replayed_tokens)

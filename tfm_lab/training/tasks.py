@@ -3,18 +3,18 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tfm_lab.drafting import TreeConfig
 from tfm_lab.models.autoregressive import AutoregressiveDrafter
-from tfm_lab.models.context_drafter import DraftBlocks
 from tfm_lab.models.drafter import FactorisedDrafter
-from tfm_lab.models.target import Features, TargetModel
+from tfm_lab.models.target import TargetModel
 from tfm_lab.models.weaver import Weaver
 from tfm_lab.replay import DraftModels, Text, replay
 from tfm_lab.training.data import PackedCorpus, WrittenTexts
@@ -22,7 +22,6 @@ from tfm_lab.training.distributed import mean_over_processes, shard
 from tfm_lab.training.fit import Metrics
 from tfm_lab.training.losses import WEAVER_LOSSES, PoolComparison, block_cross_entropy
 
-FeaturesOf = Callable[[Tensor, Sequence[int]], Features]
 REPORTED_DEPTHS = (1, 2, 4, 8, 15)
 REPLAYED_TEXTS, REPLAYED_BUDGET = 32, 64
 
@@ -93,7 +92,6 @@ class BlockData:
         anchors: blocks per text, at random places.
         block: tokens per block, anchor included.
         replayed_tokens: new tokens of each held-out text on which acceptance is measured as a decode would have it.
-        compiled_features: a compiled form of ``target.features`` for the training steps.
     """
 
     target: TargetModel
@@ -104,11 +102,6 @@ class BlockData:
     seed: int
     block: int = 16
     replayed_tokens: int = 96
-    compiled_features: FeaturesOf | None = None
-
-    @property
-    def features_in_training(self) -> FeaturesOf:
-        return self.target.features if self.compiled_features is None else self.compiled_features
 
     def texts(self, step: int, *, held_out: bool = False) -> tuple[Tensor, Tensor]:
         """Texts and anchors of one step, in training this process's share. Tokens after an anchor are the target's."""
@@ -138,36 +131,49 @@ class BlockData:
         return first[:, None] + (share * (room[:, None] + 1)).long()
 
 
+def block_losses(
+    target: TargetModel,
+    drafter: FactorisedDrafter | AutoregressiveDrafter,
+    gamma: float,
+    tokens: Int[Tensor, "batch tokens"],
+    anchors: Int[Tensor, "batch blocks"],
+) -> tuple[Float[Tensor, ""], Float[Tensor, "batch blocks drafts"]]:
+    """Loss of a drafter on blocks of texts, and which of its most probable tokens the target wrote."""
+    with mixed_precision(target.device):
+        with torch.no_grad():
+            taps = target.features(tokens, drafter.config.tap_layers).taps
+            blocks = drafter.pack_blocks(tokens, anchors, target)
+        logits = target.logits(drafter(taps, blocks))
+    labels = gather_after(tokens, anchors, drafter.config.draft_depth)
+    return block_cross_entropy(logits, labels, gamma), (logits.detach().argmax(-1) == labels).float()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DrafterTask:
     """Cross-entropy of whole blocks with position weights (arXiv 2602.06036, eq. 4), for either kind of drafter.
 
     Attributes:
-        compiled: a compiled form of ``model`` for the training steps.
+        run: :func:`block_losses` itself, or a compiled form of it for the training steps.
     """
 
     model: FactorisedDrafter | AutoregressiveDrafter
     data: BlockData
     gamma: float = 7.0
     evaluation_batches: int = 2
-    compiled: Callable[[Tensor, DraftBlocks], Tensor] | None = None
+    run: Callable[..., tuple[Tensor, Tensor]] = block_losses
 
     def loss(self, step: int) -> tuple[Tensor, Mapping[str, Tensor]]:
-        forward = self.model if self.compiled is None else self.compiled
-        logits, labels = self._logits(*self.data.texts(step), forward, self.data.features_in_training)
-        hits = (logits.detach().argmax(-1) == labels).float()
-        return block_cross_entropy(logits, labels, self.gamma), _by_depth("hit", hits)
+        loss, hits = self.run(self.data.target, self.model, self.gamma, *self.data.texts(step))
+        return loss, _by_depth("hit", hits)
 
     @torch.no_grad()
     def evaluate(self) -> Metrics:
         """Held-out loss, hit rate by depth, accepted length at random anchors, and as decodes would have it."""
         sums: dict[str, float] = {}
         for index in range(self.evaluation_batches):
-            tokens, anchors = self.data.texts(index, held_out=True)
-            logits, labels = self._logits(tokens, anchors, self.model, self.data.target.features)
-            hits = (logits.argmax(-1) == labels).float()
-            figures = _by_depth("held_out.hit", hits)
-            figures["held_out.loss"] = block_cross_entropy(logits, labels, self.gamma)
+            texts = self.data.texts(index, held_out=True)
+            loss, hits = block_losses(self.data.target, self.model, self.gamma, *texts)
+            figures = _by_depth("held_out.hit", hits) | {"held_out.loss": loss}
             figures["held_out.chain_mal"] = 1.0 + hits.cumprod(-1).sum(-1).mean()
             for name, figure in figures.items():
                 sums[name] = sums.get(name, 0.0) + figure.item() / self.evaluation_batches
@@ -177,20 +183,53 @@ class DrafterTask:
             models, methods = DraftModels(self.data.target, self.model), ("chain", "ddtree")
         return sums | _decoded(models, methods, self.data)
 
-    def _logits(
-        self,
-        tokens: Tensor,
-        anchors: Tensor,
-        forward: Callable[[Tensor, DraftBlocks], Tensor],
-        features_of: FeaturesOf,
-    ) -> tuple[Tensor, Tensor]:
-        target, drafter = self.data.target, self.model
-        with mixed_precision(target.device):
-            with torch.no_grad():
-                taps = features_of(tokens, drafter.config.tap_layers).taps
-                blocks = drafter.pack_blocks(tokens, anchors, target)
-            logits = target.logits(forward(taps, blocks))
-        return logits, gather_after(tokens, anchors, drafter.config.draft_depth)
+
+class PoolScores(NamedTuple):
+    """Target, drafter and Weaver on the candidate pools along realised paths.
+
+    Attributes:
+        target_probabilities: not renormalised.
+        drafter_logits: of the bare marginals.
+        residual: what the Weaver adds to them.
+        is_next: which entry is the text's own next token.
+    """
+
+    target_probabilities: Float[Tensor, "paths depth pool"]
+    drafter_logits: Float[Tensor, "paths depth pool"]
+    residual: Float[Tensor, "paths depth pool"]
+    is_next: Bool[Tensor, "paths depth pool"]
+
+    def compare(self, *, with_weaver: bool = True) -> PoolComparison:
+        """The target against the Weaver, or against the bare marginals."""
+        logits = self.drafter_logits.float()
+        log_q = torch.log_softmax(logits + self.residual.float() if with_weaver else logits, dim=-1)
+        return PoolComparison(self.target_probabilities, log_q, self.is_next)
+
+
+def pool_scores(
+    target: TargetModel,
+    drafter: FactorisedDrafter,
+    weaver: Weaver,
+    tokens: Int[Tensor, "batch tokens"],
+    anchors: Int[Tensor, "batch blocks"],
+) -> PoolScores:
+    """What target, drafter and Weaver say on the pools below every anchor, teacher-forced along the text."""
+    depth, rows = weaver.config.max_depth, anchors.numel()
+    with mixed_precision(target.device):
+        with torch.no_grad():
+            features = target.features(tokens, drafter.config.tap_layers)
+            blocks = drafter.pack_blocks(tokens, anchors, target)
+            drafter_hidden = drafter(features.taps, blocks).reshape(rows, depth, -1)
+            drafter_logits, pool = target.logits(drafter_hidden).topk(weaver.config.pool_size, dim=-1)
+            path = gather_after(tokens, anchors - 1, depth).reshape(rows, depth)
+            path_hidden = _gather_rows(features.hidden, anchors, depth).reshape(rows, depth, -1)
+            before = features.hidden.gather(1, (anchors - 1).unsqueeze(-1).expand(-1, -1, path_hidden.shape[-1]))
+            target_probabilities = target.logits(path_hidden).float().softmax(-1).gather(-1, pool)
+            embedded = target.model.embed_tokens(path)
+        read_outs = weaver(before.flatten(0, 1), drafter_hidden, embedded)
+        residual = target.logits(read_outs.contiguous()).gather(-1, pool)
+    is_next = pool == gather_after(tokens, anchors, depth).reshape(rows, depth, 1)
+    return PoolScores(target_probabilities, drafter_logits, residual, is_next)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,7 +239,7 @@ class WeaverTask:
     Attributes:
         eta: of the LK loss.
         objective: one of ``WEAVER_LOSSES``.
-        compiled: a compiled form of ``model`` for the training steps.
+        run: :func:`pool_scores` itself, or a compiled form of it for the training steps.
     """
 
     model: Weaver
@@ -209,11 +248,10 @@ class WeaverTask:
     eta: float = 3.0
     objective: str = "lk"
     evaluation_batches: int = 2
-    compiled: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
+    run: Callable[..., PoolScores] = pool_scores
 
     def loss(self, step: int) -> tuple[Tensor, Mapping[str, Tensor]]:
-        forward = self.model if self.compiled is None else self.compiled
-        woven, _ = self._compare(*self.data.texts(step), forward, self.data.features_in_training)
+        woven = self.run(self.data.target, self.drafter, self.model, *self.data.texts(step)).compare()
         level = mean_over_processes(woven.acceptance.flatten(0, -2).mean(0))
         return WEAVER_LOSSES[self.objective](woven, self.eta, level), _by_depth("acceptance", woven.acceptance.detach())
 
@@ -222,8 +260,8 @@ class WeaverTask:
         """Held-out loss, pool mass, expected acceptance by depth of Weaver and bare marginals, and decodes' MAL."""
         sums: dict[str, float] = {}
         for index in range(self.evaluation_batches):
-            tokens, anchors = self.data.texts(index, held_out=True)
-            woven, marginal = self._compare(tokens, anchors, self.model, self.data.target.features)
+            scores = pool_scores(self.data.target, self.drafter, self.model, *self.data.texts(index, held_out=True))
+            woven, marginal = scores.compare(), scores.compare(with_weaver=False)
             figures = _by_depth("held_out.weaver", woven.acceptance)
             figures |= _by_depth("held_out.marginal", marginal.acceptance)
             figures |= _by_depth("held_out.pool", woven.pool_mass)
@@ -232,37 +270,6 @@ class WeaverTask:
                 sums[name] = sums.get(name, 0.0) + figure.item() / self.evaluation_batches
         models = DraftModels(self.data.target, self.drafter, self.model)
         return sums | _decoded(models, ("chain", "ddtree", "tfm"), self.data, self.model.config.pool_size)
-
-    def _compare(
-        self,
-        tokens: Tensor,
-        anchors: Tensor,
-        forward: Callable[[Tensor, Tensor, Tensor], Tensor],
-        features_of: FeaturesOf,
-    ) -> tuple[PoolComparison, PoolComparison]:
-        """Weaver and bare marginals against the target."""
-        target, depth = self.data.target, self.model.config.max_depth
-        rows = anchors.numel()
-        with mixed_precision(target.device):
-            with torch.no_grad():
-                features = features_of(tokens, self.drafter.config.tap_layers)
-                blocks = self.drafter.pack_blocks(tokens, anchors, target)
-                drafter_hidden = self.drafter(features.taps, blocks).reshape(rows, depth, -1)
-                pool_logits, pool = target.logits(drafter_hidden).topk(self.model.config.pool_size, dim=-1)
-                path = gather_after(tokens, anchors - 1, depth).reshape(rows, depth)
-                path_hidden = _gather_rows(features.hidden, anchors, depth).reshape(rows, depth, -1)
-                before = features.hidden.gather(1, (anchors - 1).unsqueeze(-1).expand(-1, -1, path_hidden.shape[-1]))
-                target_probabilities = target.logits(path_hidden).float().softmax(-1).gather(-1, pool)
-                embedded = target.model.embed_tokens(path)
-            read_outs = forward(before.flatten(0, 1), drafter_hidden, embedded)
-            residual = target.logits(read_outs.contiguous()).gather(-1, pool)
-        woven = torch.log_softmax(pool_logits.float() + residual.float(), dim=-1)
-        marginal = torch.log_softmax(pool_logits.float(), dim=-1)
-        is_next = pool == gather_after(tokens, anchors, depth).reshape(rows, depth, 1)
-        return (
-            PoolComparison(target_probabilities, woven, is_next),
-            PoolComparison(target_probabilities, marginal, is_next),
-        )
 
 
 def gather_after(
