@@ -1,5 +1,6 @@
 """The first divergence: nothing where decoding is exact, rounding where it rounds, planted errors called by name."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,15 @@ from command_line import assert_refused, run
 from models.oracle import random_tokens
 from models.small import drafter_for, tiny_target, weaver_for
 
-from tfm_lab.bundle import Bundle
+from tfm_lab.bundle import Bundle, load_bundle
+from tfm_lab.cli.divergence import _contexts
 from tfm_lab.decoding import DecodeConfig, Speculator
 from tfm_lab.distributions import SamplingConfig, TargetRows
 from tfm_lab.divergence import SHOWN, Divergence, Ranked, first_divergence
 from tfm_lab.drafting import Draft, TreeConfig
 from tfm_lab.draws import Draws
+from tfm_lab.evaluation import load_contexts
+from tfm_lab.evaluation.greedy_texts import Comparison, compare_texts, comparison_table
 from tfm_lab.methods import make_speculator
 from tfm_lab.models.target import TargetModel
 from tfm_lab.tree import DraftTree
@@ -108,9 +112,6 @@ def test_only_a_margin_that_rounding_can_bridge_is_numerics() -> None:
 
 @pytest.mark.slow
 def test_the_shipped_bundle_in_bfloat16_differs_by_rounding_alone() -> None:
-    from tfm_lab.bundle import load_bundle
-    from tfm_lab.evaluation import load_contexts
-
     bundle = load_bundle(dtype=torch.bfloat16)
     speculator = make_speculator("tfm", bundle.drafter, bundle.weaver, GREEDY)
     config = DecodeConfig(24, GREEDY, TreeConfig(budget=16), bundle.target.config.stop_tokens)
@@ -121,6 +122,16 @@ def test_the_shipped_bundle_in_bfloat16_differs_by_rounding_alone() -> None:
     differing = [divergence for divergence in found if divergence is not None]
     assert {divergence.verdict for divergence in differing} <= {"numerics"}
     assert all(divergence.margin <= 2 * divergence.bound for divergence in differing)
+
+
+@pytest.mark.slow
+@pytest.mark.unchecked
+def test_the_shipped_bundle_in_float64_writes_the_plain_text_with_every_tree() -> None:
+    bundle = load_bundle(dtype=torch.float64)
+    prompts = {context.name: context.tokens(bundle) for context in load_contexts(limit=4)}
+    comparisons = compare_texts(bundle, prompts, ["chain", "ddtree", "tfm"], TreeConfig(budget=16), 24)
+    assert [comparison.identical for comparison in comparisons] == [4, 4, 4]
+    assert min(comparison.tokens for comparison in comparisons) > 48
 
 
 def test_sampled_texts_are_refused() -> None:
@@ -158,3 +169,45 @@ def test_bad_input_is_one_sentence(
     words: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert_refused(["divergence", *words], sentence, tmp_path, capsys)
+
+
+def test_many_methods_and_dtypes_go_into_one_report(
+    tiny_bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "texts.json"
+    words = ["divergence", "--bundle", tiny_bundle.name, "--device", "cpu", "--max-new-tokens", "8", "--budget", "4"]
+    words += ["--held-out", "--limit", "2", "--method", "chain,tfm", "--dtype", "float32,float64", "--out", str(out)]
+    assert run(*words) == 0
+    assert "2 texts: 2 identical, 0 differ by rounding, 0 by the algorithm (chain, B = 4, float64)" in (
+        capsys.readouterr().out
+    )
+    document = json.loads(out.read_text(encoding="utf-8"))
+    assert [(c["dtype"], c["method"]) for c in document["comparisons"]] == [
+        (dtype, method) for dtype in ("float32", "float64") for method in ("chain", "tfm")
+    ]
+    assert {"device", "date", "commit", "command"} <= document["provenance"].keys()
+    assert all(c["identical"] == c["texts"] == 2 and c["divergences"] == {} for c in document["comparisons"])
+    assert "| float64 | tfm | 2 |" in out.with_suffix(".md").read_text(encoding="utf-8")
+
+
+def test_held_out_texts_come_first_and_a_suite_goes_on() -> None:
+    contexts = _contexts(None, held_out=True, suite="math", limit=200)
+    assert len(contexts) == 200
+    assert contexts[:160] == load_contexts()
+    assert {context.kind for context in contexts[160:]} == {"maths"}
+    assert len({context.name for context in contexts}) == 200
+    with pytest.raises(ValueError, match="at least 1 context"):
+        _contexts(None, held_out=True, suite=None, limit=0)
+
+
+def test_a_report_keeps_what_was_found_where_texts_part() -> None:
+    target = tiny_target("hybrid-grouped")
+    honest = speculator_for(target)
+    cheat = Speculator("tfm", honest.drafter, honest.weaver, honest.build_tree, honest.kind, SecondBest())
+    divergence = first_divergence(target, cheat, random_tokens(9), DecodeConfig(20, GREEDY, TREE))
+    assert divergence is not None
+    comparison = Comparison("tfm", "float64", 3, 60, {"a": divergence})
+    assert (comparison.identical, comparison.by_rounding, comparison.by_algorithm) == (2, 0, 1)
+    (row,) = comparison_table([comparison]).rows
+    assert row[:7] == ("float64", "tfm", "3", "60", "2", "0", "1")
+    assert float(row[7]) > 1.0

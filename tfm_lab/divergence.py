@@ -70,19 +70,25 @@ class Divergence:
 
 
 def first_divergence(
-    target: TargetModel, speculator: Speculator, prompt: Sequence[int], config: DecodeConfig
+    target: TargetModel,
+    speculator: Speculator,
+    prompt: Sequence[int],
+    config: DecodeConfig,
+    plain: DecodeTrace | None = None,
 ) -> Divergence | None:
     """Decode twice, plainly and with trees, and look at the first difference; ``None`` if there is none.
 
     Args:
         config: greedy; its sampling temperature must be 0.
+        plain: the plain decode of this prompt under this config, if it is there already.
 
     Raises:
         ValueError: if the config is not greedy, or the decode cannot be done.
     """
     if not config.sampling.is_greedy:
         raise ValueError("texts can only be compared greedily: use temperature 0 (sampled texts need the exact laws)")
-    plain = autoregressive_decode(target, prompt, config).uninterrupted()
+    if plain is None:
+        plain = autoregressive_decode(target, prompt, config).uninterrupted()
     trace = speculative_decode(target, speculator, prompt, config).uninterrupted()
     place = next((i for i, (a, b) in enumerate(zip(plain.tokens, trace.tokens, strict=False)) if a != b), None)
     if place is None:

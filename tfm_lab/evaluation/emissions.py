@@ -2,9 +2,9 @@
 
 A step of a decode depends on the text so far and on its draws, on nothing else. So a place is set up once (the target's
 state, the drafter's context and its marginals) and its step is repeated with fresh draws: a sampled tree is drawn anew
-every time, a fixed one is the same. The trees of several repetitions are verified together, merged at their root; no
-branch sees another. The law of plain sampling comes from another computation: the emitted texts read from the start,
-without a tree and without a state.
+every time, a fixed one is the same. The trees of several repetitions are verified together, merged at their root, where
+no branch sees another; conditionals of the Weaver are kept by path. The law of plain sampling comes from another
+computation: the emitted texts, read from an empty state and without a tree.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,9 @@ from torch import Tensor
 from tfm_lab.bundle import Bundle
 from tfm_lab.decoding import Speculator
 from tfm_lab.distributions import SamplingConfig, TargetRows
-from tfm_lab.drafting import Draft, DraftSource, TreeConfig, TreeKind
+from tfm_lab.drafting import ConditionalSession, Draft, DraftSource, OpenNode, Proposal, TreeConfig, TreeKind
 from tfm_lab.draws import Draws, SeededDraws
 from tfm_lab.evaluation.frequencies import ChiSquared, Classes, count_tokens
-from tfm_lab.models.drafter import FactorisedDrafter
 from tfm_lab.models.target import TargetModel
 from tfm_lab.models.weaver import WeaverSession
 from tfm_lab.tree import DraftTree
@@ -28,6 +27,12 @@ from tfm_lab.verification import Acceptance, AcceptanceRule
 
 TOGETHER = 32
 """Sampled trees verified in one call."""
+
+READ_TOGETHER = 64
+"""Texts read in one call."""
+
+REDRAWN = "bonus redrawn"
+"""What the names of the controls end with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class Redraws:
 
     @property
     def name(self) -> str:
-        return f"{self.spoiled.name}, bonus redrawn"
+        return f"{self.spoiled.name}, {REDRAWN}"
 
     def supports(self, kind: TreeKind, sampling: SamplingConfig) -> None:
         self.spoiled.supports(kind, sampling)
@@ -86,9 +91,8 @@ class Place:
         context = drafter.extend_context(drafter.empty_context(), before.taps)
         marginals = drafter.propose(context, self.text[-1], target, min(tree.budget, tree.max_depth))
         self._state = before.state
-        self._source = DraftSource(
-            marginals, lambda: WeaverSession(weaver, target, marginals, before.hidden, tree.pool_size)
-        )
+        known = _Known(WeaverSession(weaver, target, marginals, before.hidden, tree.pool_size))
+        self._source = DraftSource(marginals, lambda: _Recalling(known))
 
     def emit(
         self, contenders: Sequence[Contender], sampling: SamplingConfig, tokens: int, seed: int
@@ -125,6 +129,45 @@ class Place:
         return [(draft, TargetRows(logits[nodes], sampling)) for draft, nodes in zip(drafts, places, strict=True)]
 
 
+class _Known:
+    """Conditionals by path from the root, asked of the drafter once."""
+
+    def __init__(self, session: ConditionalSession) -> None:
+        self.max_depth = session.max_depth
+        self._session = session
+        self._nodes: dict[tuple[int, ...], tuple[int, Proposal]] = {}
+
+    def at(self, before: tuple[int, ...], token: int) -> Proposal:
+        """q(. | path) for the path that ends in ``token``; ``before`` was asked for earlier, or is empty."""
+        path = (*before, token)
+        if path not in self._nodes:
+            parent = self._nodes[before][0] if before else -1
+            node = OpenNode(len(self._nodes), parent, token, len(before))
+            self._nodes[path] = node.index, self._session.expand([node])[0]
+        return self._nodes[path][1]
+
+
+class _Recalling:
+    """One tree's view of what is known; implements :class:`tfm_lab.drafting.ConditionalSession`."""
+
+    def __init__(self, known: _Known) -> None:
+        self._known = known
+        self._paths: dict[int, tuple[int, ...]] = {-1: ()}
+
+    @property
+    def max_depth(self) -> int:
+        return self._known.max_depth
+
+    def expand(self, nodes: Sequence[OpenNode]) -> list[Proposal]:
+        """The proposals of these nodes, in order."""
+        proposals = []
+        for node in nodes:
+            before = self._paths[node.parent]
+            self._paths[node.index] = (*before, node.token)
+            proposals.append(self._known.at(before, node.token))
+        return proposals
+
+
 def merge_trees(trees: Sequence[DraftTree]) -> tuple[DraftTree, list[list[int]]]:
     """One tree that holds all of them, which share their root token, and the node of every node of each.
 
@@ -152,14 +195,18 @@ def merge_trees(trees: Sequence[DraftTree]) -> tuple[DraftTree, list[list[int]]]
 @torch.no_grad()
 def plain_laws(
     target: TargetModel, text: Sequence[int], behind: Sequence[tuple[int, ...]], sampling: SamplingConfig
-) -> Float[Tensor, "texts vocab"]:
-    """Law of plain sampling after ``text`` followed by each of ``behind``, read as whole texts."""
-    longest = max(map(len, behind))
-    rows = [[*text, *more, *[0] * (longest - len(more))] for more in behind]
-    hidden = target.features(torch.tensor(rows, device=target.device)).hidden
-    last = torch.tensor([len(text) + len(more) - 1 for more in behind], device=target.device)
-    logits = target.logits(hidden[torch.arange(len(behind), device=target.device), last])
-    return torch.stack([sampling.probabilities(row) for row in logits])
+) -> Float[Tensor, "places vocab"]:
+    """Law of plain sampling after ``text`` and each of ``behind``, read as whole texts from an empty state."""
+    inner = {more[:end] for more in behind for end in range(len(more))}
+    whole = [more for more in behind if more not in inner]
+    longest = max(map(len, whole))
+    rows = [[*text, *more, *[0] * (longest - len(more))] for more in whole]
+    hidden = torch.cat(
+        [target.features(part).hidden for part in torch.tensor(rows, device=target.device).split(READ_TOGETHER)]
+    )
+    held_by = {more[:end]: row for row, more in enumerate(whole) for end in range(len(more) + 1)}
+    places = [(held_by[more], len(text) + len(more) - 1) for more in behind]
+    return torch.stack([sampling.probabilities(target.logits(hidden[place])) for place in places])
 
 
 def count_emissions(
@@ -171,10 +218,7 @@ def count_emissions(
     sampling: SamplingConfig,
 ) -> None:
     """Add all tokens that were emitted after ``text`` to a test."""
-    behind = sorted(
-        {step[:place] for step in emitted for place in range(len(step))}, key=lambda more: (len(more), more)
-    )
+    behind = sorted({step[:place] for step in emitted for place in range(len(step))})
     row_of = {more: row for row, more in enumerate(behind)}
-    laws = torch.cat([plain_laws(target, text, behind[i : i + 64], sampling) for i in range(0, len(behind), 64)])
     tokens = [(row_of[step[:place]], token) for step in emitted for place, token in enumerate(step)]
-    test.add(*count_tokens(classes, laws, tokens))
+    test.add(*count_tokens(classes, plain_laws(target, text, behind, sampling), tokens))
