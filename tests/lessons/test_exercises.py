@@ -130,7 +130,12 @@ def test_every_exercise_has_three_wrong_ideas_that_differ(exercise: Exercise) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "answer"), [(name, answer) for name, answers in SPOILED.items() for answer in answers], ids=str
+    ("name", "answer"),
+    [
+        pytest.param(name, answer, id=f"{name}-{place}")
+        for name, answers in SPOILED.items()
+        for place, answer in enumerate(answers)
+    ],
 )
 def test_answers_that_nobody_foresaw_are_rejected_too(name: str, answer: Any) -> None:
     assert judge(EXERCISES[name], answer).status == "failed"
