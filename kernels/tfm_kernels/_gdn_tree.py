@@ -1,0 +1,466 @@
+"""Triton kernels: the gated delta rule on a draft tree in depth-first order, as independent blocks of 16 nodes.
+
+Mathematics, layouts and the meaning of every array: ``kernels/README.md``. Two launches per layer:
+
+* ``prepare_kernel``: per value head and block the gates, Grams, inverses and mixing matrices; other programs of the
+  same launch fold the path that the previous step accepted into the state.
+* ``blocks_kernel`` (depth at most 16: every block by itself, with its root path) or ``walk_kernel`` (any depth: one
+  program walks from block to block and reads the updates of the path): per value tile all products with the state.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra import cuda
+
+EXISTS = tl.constexpr(1 << 30)
+"""Bit of a node's word that says that the node is no padding."""
+
+
+@triton.jit
+def _product(x, y, WIDE: tl.constexpr):
+    """x @ y in float32. bfloat16 numbers have exact products; float32 ones are split in three TF32 terms."""
+    if WIDE:
+        return tl.dot(x, y, input_precision="tf32x3")
+    else:
+        return tl.dot(x, y, out_dtype=tl.float32)
+
+
+@triton.jit
+def _state_product(x, state, WIDE: tl.constexpr):
+    """x @ state for a float32 state; next to bfloat16 rows it is split in two bfloat16 terms (16 bits of mantissa)."""
+    if WIDE:
+        return tl.dot(x, state, input_precision="tf32x3")
+    else:
+        high = state.to(tl.bfloat16)
+        low = (state - high.to(tl.float32)).to(tl.bfloat16)
+        return tl.dot(x, high, out_dtype=tl.float32) + tl.dot(x, low, out_dtype=tl.float32)
+
+
+@triton.jit
+def _gates(a, b, A_log, dt_bias, nodes, there):
+    """Log decay and beta of these nodes; 0 and 0 where there is none. exp(-128) is 0 in float32: no need for less."""
+    x = tl.load(a + nodes, mask=there, other=0.0).to(tl.float32) + dt_bias
+    exponential = tl.exp(tl.minimum(x, 20.0))
+    one_more = 1.0 + exponential
+    # log1p: the quotient takes back what rounding the sum took away.
+    small = tl.where(one_more == 1.0, exponential, tl.log(one_more) * (exponential / tl.maximum(one_more - 1.0, 1e-30)))
+    log_decay = tl.maximum(-tl.exp(A_log) * tl.where(x > 20.0, x, small), -128.0)
+    beta = 1.0 / (1.0 + tl.exp(-tl.load(b + nodes, mask=there, other=0.0).to(tl.float32)))
+    return tl.where(there, log_decay, 0.0), tl.where(there, beta, 0.0)
+
+
+@triton.jit
+def _chosen_sums(chosen, numbers, WIDE: tl.constexpr):
+    """chosen @ numbers for a mask of zeros and ones; three bfloat16 terms hold a float32 number."""
+    if WIDE:
+        return tl.dot(tl.where(chosen, 1.0, 0.0), numbers, input_precision="tf32x3")
+    else:
+        ones = tl.where(chosen, 1.0, 0.0).to(tl.bfloat16)
+        first = numbers.to(tl.bfloat16)
+        numbers -= first.to(tl.float32)
+        second = numbers.to(tl.bfloat16)
+        third = (numbers - second.to(tl.float32)).to(tl.bfloat16)
+        sums = tl.dot(ones, third, out_dtype=tl.float32)
+        return tl.dot(ones, first, tl.dot(ones, second, sums))
+
+
+@triton.jit
+def _row_sums(chosen, numbers):
+    """Per row the sum of the numbers that it chooses."""
+    return tl.sum(tl.where(chosen, numbers[None, :], 0.0), 1)
+
+
+@triton.jit
+def _decays(seen, between):
+    """exp of what lies between, where it is seen, else 0; chosen first, since it may overflow elsewhere."""
+    return tl.exp(tl.where(seen, between, float("-inf")))
+
+
+@triton.jit
+def _unit_inverses(x, y, scratch):
+    """(I + x)^-1 and (I + y)^-1 of two strictly lower 16 x 16 tiles, by substitution in float32.
+
+    The two stand side by side as [16, 32], one column per lane with its rows in registers, so that sums over rows need
+    no other lane; row s of x or y is read back from ``scratch`` (512 numbers of this program's own).
+    """
+    r = tl.arange(0, 16)
+    column = tl.arange(0, 32)
+    tile = scratch + r[:, None] * 16 + r[None, :]
+    tl.store(tile, x)
+    tl.store(tile + 256, y)
+    tl.debug_barrier()
+    inverse = tl.where(r[:, None] == (column % 16)[None, :], 1.0, tl.zeros([16, 32], tl.float32))
+    for s in tl.static_range(1, 16):
+        row = tl.load(scratch + (column // 16)[None, :] * 256 + s * 16 + r[:, None])
+        inverse = tl.where((r == s)[:, None], inverse - tl.sum(row * inverse, 0)[None, :], inverse)
+    tl.debug_barrier()
+    tl.store(scratch + (column // 16)[None, :] * 256 + r[:, None] * 16 + (column % 16)[None, :], inverse)
+    tl.debug_barrier()
+    return tl.load(tile), tl.load(tile + 256)
+
+
+@triton.jit
+def _fold(
+    state,  # [DV, DK] of one request and value head
+    pending_key,  # [PENDING, HK, DK], at this key head
+    pending_update,  # [PENDING, DV]
+    pending_weight,  # [PENDING]
+    from_root,
+    v,
+    HK: tl.constexpr,
+    DK: tl.constexpr,
+    DV: tl.constexpr,
+    PENDING: tl.constexpr,
+):
+    """Rows v of the state: S <- e^g S + sum over the pending path of w_j k_j u_j^T."""
+    r = tl.arange(0, 16)
+    c = tl.arange(0, DK)
+    place = state + v[:, None] * DK + c[None, :]
+    folded = from_root * tl.load(place)
+    for start in tl.static_range(0, PENDING, 16):
+        j = start + r
+        weighted = tl.load(pending_key + j[:, None] * (HK * DK) + c[None, :]).to(tl.float32)
+        weighted *= tl.load(pending_weight + j)[:, None]
+        update = tl.load(pending_update + j[None, :] * DV + v[:, None])
+        folded += tl.dot(update, weighted, input_precision="tf32x3")
+    tl.store(place, folded)
+
+
+@triton.jit
+def _fold_request(
+    state, slots, pending_key, pending_update, pending_weight, pending_decay, pending_count, head, v,
+    HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, PENDING: tl.constexpr,
+):  # fmt: skip
+    request, value_head = head // HV, head % HV
+    if tl.load(pending_count + request) > 0:
+        slot = tl.load(slots + request).to(tl.int64)
+        _fold(
+            state + (slot * HV + value_head) * (DV * DK),
+            pending_key + request * (PENDING * HK * DK) + (value_head // (HV // HK)) * DK,
+            pending_update + head * (PENDING * DV),
+            pending_weight + head * PENDING,
+            tl.load(pending_decay + head),
+            v, HK, DK, DV, PENDING,
+        )  # fmt: skip
+
+
+@triton.jit
+def flush_kernel(
+    state, slots, pending_key, pending_update, pending_weight, pending_decay, pending_count,
+    HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, PENDING: tl.constexpr,
+    FOLD_TILE: tl.constexpr,
+):  # fmt: skip
+    """The fold alone, for the end of a decode. Grid: (DV / FOLD_TILE, batch x HV)."""
+    v = tl.program_id(0) * FOLD_TILE + tl.arange(0, FOLD_TILE)
+    _fold_request(
+        state, slots, pending_key, pending_update, pending_weight, pending_decay, pending_count,
+        tl.program_id(1).to(tl.int64), v, HK, HV, DK, DV, PENDING,
+    )  # fmt: skip
+
+
+@triton.jit
+def prepare_kernel(
+    query, key, a, b, A_log, dt_bias, path, words,
+    state, slots, pending_key, pending_update, pending_weight, pending_decay, pending_count,
+    mixing,  # [batch x HV, blocks, 2, 16, 32]
+    factors,  # [batch x HV, blocks, 96]
+    log_decays,  # [batch x HV, nodes]
+    key_norms,  # [batch x HV, nodes]
+    scratch,  # [batch x HV, blocks, 512]
+    scale, nodes, blocks,
+    row_batch, row_node, gate_batch, gate_node,
+    HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, PATH: tl.constexpr,
+    KEY_STEP: tl.constexpr, PENDING: tl.constexpr, FOLD_TILE: tl.constexpr, WALK: tl.constexpr, WIDE: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Grid: (blocks + DV / FOLD_TILE, batch x HV); the programs behind the blocks fold."""
+    if CHAINED:
+        cuda.gdc_launch_dependents()
+    block = tl.program_id(0)
+    head = tl.program_id(1).to(tl.int64)
+    if block >= blocks:
+        v = (block - blocks) * FOLD_TILE + tl.arange(0, FOLD_TILE)
+        _fold_request(
+            state, slots, pending_key, pending_update, pending_weight, pending_decay, pending_count,
+            head, v, HK, HV, DK, DV, PENDING,
+        )  # fmt: skip
+    else:
+        request, value_head = head // HV, head % HV
+        r = tl.arange(0, 16)
+        c = tl.arange(0, KEY_STEP)
+        eye = r[:, None] == r[None, :]
+        strict = r[:, None] > r[None, :]
+        i = block * 16 + r
+        word = tl.load(words + (request * blocks + block) * 16 + r)
+        here = ((word & EXISTS) != 0) & (i < nodes)
+        inside = ((word[:, None] >> r[None, :]) & 1) != 0
+        A = tl.load(A_log + value_head).to(tl.float32)
+        dt = tl.load(dt_bias + value_head).to(tl.float32)
+        a += request * gate_batch + value_head
+        b += request * gate_batch + value_head
+        log_b, beta_b = _gates(a, b, A, dt, i * gate_node, here)
+        # An unsound block (not in depth-first order, or deeper than promised) must not look like a result.
+        beta_b = tl.where(word < 0, float("nan"), beta_b)
+
+        rows = request * row_batch + (value_head // (HV // HK)) * DK
+        key += rows
+        query += rows
+        nothing = tl.zeros([16, 16], tl.float32)
+        prefix = (word >> 16) & 0x3FFF
+        # Exponents are summed over the path in between: differences of sums from the root would lose their last digits
+        # below a node that forgets all.
+        between_bb = _chosen_sums(inside | eye, tl.where(inside, log_b[:, None], 0.0), WIDE)
+        sum_b = _row_sums(inside | eye, log_b)
+        gram_bb, gram_qb, squares = nothing, nothing, tl.zeros([16], tl.float32)
+        if WALK:
+            x_pp = nothing
+            beta_p, from_root_p = squares, squares
+            for start in range(0, DK, KEY_STEP):
+                at_b = i[:, None] * row_node + start + c[None, :]
+                key_b = tl.load(key + at_b, mask=here[:, None], other=0.0)
+                query_b = tl.load(query + at_b, mask=here[:, None], other=0.0)
+                gram_bb += _product(key_b, tl.trans(key_b), WIDE)
+                gram_qb += _product(query_b, tl.trans(key_b), WIDE)
+                squares += tl.sum(query_b.to(tl.float32) * query_b.to(tl.float32), 1)
+            norm_b = tl.rsqrt(tl.sum(tl.where(eye, gram_bb, 0.0), 1) + 1e-6)
+            norm_q = tl.rsqrt(squares + 1e-6) * scale
+            for start in range(0, PATH, 16):
+                p = tl.load(path + (request * blocks + block) * PATH + start + r)
+                log_p, _ = _gates(a, b, A, dt, tl.maximum(p, 0) * gate_node, p >= 0)
+                sum_b += _row_sums((start + r)[None, :] < prefix[:, None], log_p)
+        else:
+            p = tl.load(path + (request * blocks + block) * 16 + r)
+            here_p = p >= 0
+            p = tl.maximum(p, 0)
+            above = r[None, :] < prefix[:, None]
+            gram_pp, gram_bp, gram_qp = nothing, nothing, nothing
+            for start in range(0, DK, KEY_STEP):
+                at_b = i[:, None] * row_node + start + c[None, :]
+                key_b = tl.load(key + at_b, mask=here[:, None], other=0.0)
+                query_b = tl.load(query + at_b, mask=here[:, None], other=0.0)
+                key_p = tl.load(key + p[:, None] * row_node + start + c[None, :], mask=here_p[:, None], other=0.0)
+                gram_bb += _product(key_b, tl.trans(key_b), WIDE)
+                gram_qb += _product(query_b, tl.trans(key_b), WIDE)
+                gram_pp += _product(key_p, tl.trans(key_p), WIDE)
+                gram_bp += _product(key_b, tl.trans(key_p), WIDE)
+                gram_qp += _product(query_b, tl.trans(key_p), WIDE)
+                squares += tl.sum(query_b.to(tl.float32) * query_b.to(tl.float32), 1)
+            norm_b = tl.rsqrt(tl.sum(tl.where(eye, gram_bb, 0.0), 1) + 1e-6)
+            norm_q = tl.rsqrt(squares + 1e-6) * scale
+            norm_p = tl.rsqrt(tl.sum(tl.where(eye, gram_pp, 0.0), 1) + 1e-6)
+            log_p, beta_p = _gates(a, b, A, dt, p * gate_node, here_p)
+            later = tl.where(strict, log_p[:, None], 0.0)
+            decay_pp = _decays(strict & here_p[:, None], _chosen_sums(strict | eye, later, WIDE))
+            x_pp = (beta_p * norm_p)[:, None] * decay_pp * gram_pp * norm_p[None, :]
+            decay_bp = _decays(above, _chosen_sums(above, later, WIDE) + sum_b[:, None]) * norm_p[None, :]
+            x_bp = (beta_b * norm_b)[:, None] * decay_bp * gram_bp
+            y_bp = norm_q[:, None] * decay_bp * gram_qp
+            sum_b += _row_sums(above, log_p)
+            from_root_p = tl.exp(_row_sums(strict | eye, log_p)) * norm_p
+        decay_bb = _decays(inside, between_bb)
+        x_bb = (beta_b * norm_b)[:, None] * decay_bb * gram_bb * norm_b[None, :]
+        y_bb = norm_q[:, None] * tl.where(eye, 1.0, decay_bb) * gram_qb * norm_b[None, :]
+
+        unit = head * blocks + block
+        w_p, w_b = _unit_inverses(x_pp, x_bb, scratch + unit * 512)
+        place = mixing + unit * 1024 + r[:, None] * 32 + r[None, :]
+        tl.store(place + 16, w_b)
+        if WALK:
+            tl.store(place + 528, y_bb)
+        else:
+            w_bp = -tl.dot(tl.dot(w_b, x_bp, input_precision="tf32x3"), w_p, input_precision="tf32x3")
+            tl.store(place, w_bp)
+            z_p = tl.dot(y_bp, w_p, input_precision="tf32x3") + tl.dot(y_bb, w_bp, input_precision="tf32x3")
+            tl.store(place + 512, z_p)
+            tl.store(place + 528, tl.dot(y_bb, w_b, input_precision="tf32x3"))
+        from_root = tl.exp(sum_b)
+        factor = factors + unit * 96 + r
+        tl.store(factor, beta_p)
+        tl.store(factor + 16, beta_b)
+        tl.store(factor + 32, from_root_p)
+        tl.store(factor + 48, from_root * norm_b)
+        tl.store(factor + 64, tl.where(word < 0, float("nan"), from_root * norm_q))
+        tl.store(factor + 80, norm_q)
+        place = head * nodes + i
+        tl.store(log_decays + place, log_b, mask=i < nodes)
+        tl.store(key_norms + place, norm_b, mask=i < nodes)
+
+
+@triton.jit
+def blocks_kernel(
+    query, key, value, path, words, mixing, factors, state, slots,
+    update,  # [batch x HV, nodes, DV]
+    output,  # [batch, nodes, HV, DV]
+    nodes, blocks,
+    row_batch, row_node, value_batch, value_node,
+    HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, VALUE_TILE: tl.constexpr,
+    GROUPS: tl.constexpr, WIDE: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Grid: (DV / VALUE_TILE, GROUPS, batch x HV). Group g takes every GROUPS-th block; no block waits for another."""
+    head = tl.program_id(2).to(tl.int64)
+    request, value_head = head // HV, head % HV
+    c = tl.arange(0, DK)
+    r = tl.arange(0, 16)
+    row = tl.arange(0, 32)
+    v = tl.program_id(0) * VALUE_TILE + tl.arange(0, VALUE_TILE)
+    rows = request * row_batch + (value_head // (HV // HK)) * DK
+    values = value + request * value_batch + value_head * DV
+    slot = tl.load(slots + request).to(tl.int64)
+    if CHAINED:
+        cuda.gdc_wait()
+    s = tl.load(state + (slot * HV + value_head) * (DV * DK) + v[None, :] * DK + c[:, None])
+    for block in range(tl.program_id(1), blocks, GROUPS):
+        unit = head * blocks + block
+        in_path = tl.load(path + (request * blocks + block) * 16 + row % 16)
+        word = tl.load(words + (request * blocks + block) * 16 + r)
+        i = block * 16 + r
+        own = block * 16 + row - 16
+        own_word = tl.load(words + (request * blocks + block) * 16 + row % 16)
+        node = tl.where(row < 16, in_path, tl.where(((own_word & EXISTS) != 0) & (own < nodes), own, -1))
+        there = node >= 0
+        node = tl.maximum(node, 0)
+        here = ((word & EXISTS) != 0) & (i < nodes)
+        k = tl.load(key + rows + node[:, None] * row_node + c[None, :], mask=there[:, None], other=0.0)
+        q = tl.load(query + rows + i[:, None] * row_node + c[None, :], mask=here[:, None], other=0.0)
+        wanted = tl.load(values + node[:, None] * value_node + v[None, :], mask=there[:, None], other=0.0)
+        factor = factors + unit * 96
+        beta = tl.load(factor + row)
+        known = tl.load(factor + 32 + row)[:, None] * _state_product(k, s, WIDE)
+        right = beta[:, None] * (wanted.to(tl.float32) - known)
+        mix = mixing + unit * 1024 + r[:, None] * 32 + row[None, :]
+        u = tl.dot(tl.load(mix), right, input_precision="tf32x3")
+        o = tl.load(factor + 64 + r)[:, None] * _state_product(q, s, WIDE)
+        o += tl.dot(tl.load(mix + 512), right, input_precision="tf32x3")
+        inside = (i < nodes)[:, None]
+        tl.store(update + (head * nodes + i[:, None]) * DV + v[None, :], u, mask=inside)
+        place = output + ((request * nodes + i[:, None]) * HV + value_head) * DV + v[None, :]
+        tl.store(place, o.to(output.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def walk_kernel(
+    query, key, value, path, words, mixing, factors, log_decays, key_norms, state, slots,
+    update,  # [batch x HV, nodes, DV]
+    output,  # [batch, nodes, HV, DV]
+    nodes, blocks,
+    row_batch, row_node, value_batch, value_node,
+    HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, PATH: tl.constexpr,
+    KEY_STEP: tl.constexpr, VALUE_TILE: tl.constexpr, WIDE: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Grid: (DV / VALUE_TILE, batch x HV). A block reads the updates of its path, which this program has stored."""
+    head = tl.program_id(1).to(tl.int64)
+    request, value_head = head // HV, head % HV
+    c = tl.arange(0, DK)
+    r = tl.arange(0, 16)
+    v = tl.program_id(0) * VALUE_TILE + tl.arange(0, VALUE_TILE)
+    rows = request * row_batch + (value_head // (HV // HK)) * DK
+    key += rows
+    query += rows
+    values = value + request * value_batch + value_head * DV
+    slot = tl.load(slots + request).to(tl.int64)
+    if CHAINED:
+        cuda.gdc_wait()
+    s = tl.load(state + (slot * HV + value_head) * (DV * DK) + v[None, :] * DK + c[:, None])
+    update += head * nodes * DV
+    log_decays += head * nodes
+    key_norms += head * nodes
+    strict = r[:, None] > r[None, :]
+    eye = r[:, None] == r[None, :]
+    for block in range(blocks):
+        unit = head * blocks + block
+        word = tl.load(words + (request * blocks + block) * 16 + r)
+        i = block * 16 + r
+        here = ((word & EXISTS) != 0) & (i < nodes)
+        prefix = (word >> 16) & 0x3FFF
+        k = tl.load(key + i[:, None] * row_node + c[None, :], mask=here[:, None], other=0.0)
+        q = tl.load(query + i[:, None] * row_node + c[None, :], mask=here[:, None], other=0.0)
+        wanted = tl.load(values + i[:, None] * value_node + v[None, :], mask=here[:, None], other=0.0).to(tl.float32)
+        factor = factors + unit * 96 + r
+        beta = tl.load(factor + 16)
+        norm_q = tl.load(factor + 80)
+        norm_k = tl.load(key_norms + i, mask=i < nodes, other=0.0)
+        log_b = tl.load(log_decays + i, mask=i < nodes, other=0.0)
+        right = beta[:, None] * (wanted - tl.load(factor + 48)[:, None] * _state_product(k, s, WIDE))
+        o = tl.load(factor + 64)[:, None] * _state_product(q, s, WIDE)
+        # From the last tile of the path to the root; ``below`` grows by the decays of the tiles that lie behind.
+        below = _row_sums((((word[:, None] >> r[None, :]) & 1) != 0) | eye, log_b)
+        tiles = tl.minimum((tl.max(prefix) + 15) // 16, PATH // 16)
+        for tile in range(tiles):
+            position = (tiles - 1 - tile) * 16 + r
+            p = tl.load(path + (request * blocks + block) * PATH + position)
+            here_p = p >= 0
+            p = tl.maximum(p, 0)
+            above = (position[None, :] < prefix[:, None]) & here_p[None, :]
+            log_p = tl.load(log_decays + p, mask=here_p, other=0.0)
+            later = tl.where(strict, log_p[:, None], 0.0)
+            decay = _decays(above, _chosen_sums(above, later, WIDE) + below[:, None])
+            decay *= tl.load(key_norms + p, mask=here_p, other=0.0)[None, :]
+            below += _row_sums(above, log_p)
+            u_p = tl.load(update + p[:, None] * DV + v[None, :], mask=here_p[:, None], other=0.0)
+            x, y = tl.zeros([16, 16], tl.float32), tl.zeros([16, 16], tl.float32)
+            if WIDE:
+                # In steps: three TF32 terms of whole rows would not fit the registers.
+                for start in range(0, DK, KEY_STEP):
+                    step = start + tl.arange(0, KEY_STEP)
+                    k_i = tl.load(key + i[:, None] * row_node + step[None, :], mask=here[:, None], other=0.0)
+                    q_i = tl.load(query + i[:, None] * row_node + step[None, :], mask=here[:, None], other=0.0)
+                    k_p = tl.load(key + p[:, None] * row_node + step[None, :], mask=here_p[:, None], other=0.0)
+                    x += _product(k_i, tl.trans(k_p), WIDE)
+                    y += _product(q_i, tl.trans(k_p), WIDE)
+            else:
+                k_p = tl.load(key + p[:, None] * row_node + c[None, :], mask=here_p[:, None], other=0.0)
+                x = _product(k, tl.trans(k_p), WIDE)
+                y = _product(q, tl.trans(k_p), WIDE)
+            right -= tl.dot((beta * norm_k)[:, None] * decay * x, u_p, input_precision="tf32x3")
+            o += tl.dot(norm_q[:, None] * decay * y, u_p, input_precision="tf32x3")
+        mix = mixing + unit * 1024 + r[:, None] * 32 + 16 + r[None, :]
+        u = tl.dot(tl.load(mix), right, input_precision="tf32x3")
+        o += tl.dot(tl.load(mix + 512), u, input_precision="tf32x3")
+        inside = (i < nodes)[:, None]
+        tl.store(update + i[:, None] * DV + v[None, :], u, mask=inside)
+        place = output + ((request * nodes + i[:, None]) * HV + value_head) * DV + v[None, :]
+        tl.store(place, o.to(output.dtype.element_ty), mask=inside)
+        # All threads of this program must see the stored rows before the next block reads them.
+        tl.debug_barrier()
+
+
+@triton.jit
+def gather_kernel(
+    key, update, log_decays, key_norms,
+    accepted,  # [batch, PENDING]: node indices from the root, -1 behind the last one
+    pending_key, pending_update, pending_weight, pending_decay, pending_count,
+    nodes, key_layer, key_batch, key_node,
+    HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, PENDING: tl.constexpr,
+):  # fmt: skip
+    """What the next step folds, for all layers at once. Grid: (layers, batch, HV)."""
+    request, value_head = tl.program_id(1).to(tl.int64), tl.program_id(2)
+    layer_request = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + request
+    head = layer_request * HV + value_head
+    key_head = value_head // (HV // HK)
+    r, c, v = tl.arange(0, 16), tl.arange(0, DK), tl.arange(0, DV)
+    accepted += request * PENDING
+    key += tl.program_id(0).to(tl.int64) * key_layer + request * key_batch + key_head * DK
+    pending_key += (layer_request * PENDING * HK + key_head) * DK
+    below = 0.0
+    count = 0
+    # From the end of the path to the root: a row's weight holds the decays of the rows behind it.
+    for start in range(0, PENDING, 16):
+        j = PENDING - 16 - start + r
+        node = tl.load(accepted + j)
+        there = node >= 0
+        count += tl.sum(there.to(tl.int32), 0)
+        node = tl.maximum(node, 0)
+        place = head * nodes + node
+        log_decay = tl.load(log_decays + place, mask=there, other=0.0)
+        behind = _row_sums(r[None, :] > r[:, None], log_decay) + below
+        norm = tl.load(key_norms + place, mask=there, other=0.0)
+        tl.store(pending_weight + head * PENDING + j, tl.exp(behind) * norm)
+        below += tl.sum(log_decay, 0)
+        u = tl.load(update + place[:, None] * DV + v[None, :], mask=there[:, None], other=0.0)
+        tl.store(pending_update + (head * PENDING + j[:, None]) * DV + v[None, :], u)
+        if value_head % (HV // HK) == 0:
+            k = tl.load(key + node[:, None] * key_node + c[None, :], mask=there[:, None], other=0.0)
+            tl.store(pending_key + j[:, None] * (HK * DK) + c[None, :], k)
+    tl.store(pending_decay + head, tl.exp(below))
+    if value_head == 0:
+        tl.store(pending_count + layer_request, count)

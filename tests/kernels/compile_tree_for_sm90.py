@@ -1,0 +1,94 @@
+"""Compile the fused tree kernels for sm_90 without a GPU and print what each variant uses, as JSON.
+
+A script of its own, since Triton must not have been told to interpret in this process. ``--all`` adds the variants that
+a search for good settings may choose.
+"""
+
+import json
+import sys
+from typing import Any
+
+import triton
+from sm90 import CUOBJDUMP, compile_kernel
+from tfm_kernels import _gdn_tree, _tree_convolution, _tree_layout
+from tfm_kernels.gdn_tree import Settings, settings_for
+
+POINTERS = {
+    "fp32": "A_log dt_bias state pending_update pending_weight pending_decay mixing factors log_decays "
+    "key_norms scratch update",
+    "i32": "path words slots pending_count parents taps accepted",
+    "rows": "query key value a b output pending_key x weight windows y",
+}
+ALIGNED = {"row_batch", "row_node", "value_batch", "value_node", "gate_batch", "gate_node", "x_batch", "x_node"}
+ALIGNED |= {"channels", "x_layer", "layer_windows", "key_layer", "key_batch", "key_node"}
+QWEN = {"HK": 16, "HV": 48, "DK": 128, "DV": 128}
+SMALL = {"HK": 2, "HV": 4, "DK": 64, "DV": 64}
+
+
+def variant(kernel: Any, element: str, warps: int, constants: dict[str, Any], **options: Any) -> dict[str, int]:
+    types = {
+        name: f"*{kind if kind != 'rows' else element}" for kind, names in POINTERS.items() for name in names.split()
+    }
+    types |= {name: "i32" for name in kernel.arg_names if name not in types}
+    types["scale"] = "fp32"
+    known = constants | {"WIDE": element == "fp32", "CHAINED": constants.get("CHAINED", False)}
+    known = {name: value for name, value in known.items() if name in kernel.arg_names}
+    return compile_kernel(kernel, types, known, {"num_warps": warps} | options, ALIGNED)
+
+
+def tree_variants(element: str, heads: dict[str, int], settings: Settings, label: str) -> dict[str, dict[str, int]]:
+    common = heads | {
+        "KEY_STEP": min(settings.key_step, heads["DK"]),
+        "FOLD_TILE": settings.fold_tile,
+        "PENDING": 16,
+        "CHAINED": settings.chained,
+    }
+    products = common | {"VALUE_TILE": settings.value_tile, "GROUPS": settings.groups}
+    chained = {"launch_pdl": True} if settings.chained else {}
+    kernels = _gdn_tree
+    return {
+        f"prepare {label}": variant(
+            kernels.prepare_kernel, element, settings.prepare_warps, common | {"PATH": 16, "WALK": False}
+        ),
+        f"prepare for walk {label}": variant(
+            kernels.prepare_kernel, element, settings.prepare_warps, common | {"PATH": 128, "WALK": True}
+        ),
+        f"blocks {label}": variant(kernels.blocks_kernel, element, settings.warps, products, **chained),
+        f"walk {label}": variant(
+            kernels.walk_kernel, element, settings.warps, products | {"PATH": 128}, num_stages=1, **chained
+        ),
+    }
+
+
+def main() -> None:
+    if not CUOBJDUMP.exists():
+        sys.exit(77)
+    table: dict[str, dict[str, int]] = {}
+    for element, wide in (("bf16", False), ("fp32", True)):
+        for label, heads in (("128", QWEN), ("64", SMALL)):
+            settings = settings_for(129, 1, heads["DK"], heads["DV"], wide=wide)
+            table |= tree_variants(element, heads, settings, f"{element} {label}")
+    default = settings_for(129, 1, 128, 128, wide=False)
+    table |= tree_variants("bf16", QWEN, default._replace(chained=True), "bf16 128 chained")
+    table["fold bf16 128"] = variant(_gdn_tree.flush_kernel, "bf16", 2, QWEN | {"PENDING": 16, "FOLD_TILE": 16})
+    table["gather bf16 128"] = variant(_gdn_tree.gather_kernel, "bf16", 2, QWEN | {"PENDING": 16})
+    tiles = {"WIDTH": 4, "NODE_TILE": 16, "CHANNEL_TILE": 128, "SILU": True, "ROWS": 4}
+    table["convolution bf16"] = variant(_tree_convolution.convolution_kernel, "bf16", 4, tiles)
+    table["window bf16"] = variant(_tree_convolution.window_kernel, "bf16", 4, tiles)
+    table["layout"] = variant(_tree_layout.layout_kernel, "bf16", 1, {"PATH": 16, "WIDTH": 4})
+    if "--all" in sys.argv:
+        for value_tile in (16, 32, 64, 128):
+            for warps in (1, 2, 4, 8):
+                chosen = default._replace(value_tile=value_tile, warps=warps)
+                products = QWEN | {"VALUE_TILE": value_tile, "GROUPS": 1, "PATH": 128, "KEY_STEP": 128}
+                label = f"bf16 128, tile {value_tile}, {chosen.warps} warps"
+                table[f"blocks {label}"] = variant(_gdn_tree.blocks_kernel, "bf16", warps, products)
+                table[f"walk {label}"] = variant(_gdn_tree.walk_kernel, "bf16", warps, products, num_stages=1)
+        for warps in (1, 2, 4):
+            constants = QWEN | {"PATH": 16, "KEY_STEP": 128, "WALK": False, "PENDING": 16, "FOLD_TILE": 16}
+            table[f"prepare bf16 128, {warps} warps"] = variant(_gdn_tree.prepare_kernel, "bf16", warps, constants)
+    print(json.dumps({"triton": triton.__version__, "variants": table}))
+
+
+if __name__ == "__main__":
+    main()
