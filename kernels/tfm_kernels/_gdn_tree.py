@@ -45,7 +45,9 @@ def _gates(a, b, A_log, dt_bias, nodes, there):
     # log1p: the quotient takes back what rounding the sum took away.
     small = tl.where(one_more == 1.0, exponential, tl.log(one_more) * (exponential / tl.maximum(one_more - 1.0, 1e-30)))
     log_decay = tl.maximum(-tl.exp(A_log) * tl.where(x > 20.0, x, small), -128.0)
-    beta = 1.0 / (1.0 + tl.exp(-tl.load(b + nodes, mask=there, other=0.0).to(tl.float32)))
+    y = tl.load(b + nodes, mask=there, other=0.0).to(tl.float32)
+    falling = tl.exp(-tl.abs(y))
+    beta = tl.where(y >= 0.0, 1.0, falling) / (1.0 + falling)
     return tl.where(there, log_decay, 0.0), tl.where(there, beta, 0.0)
 
 
@@ -117,7 +119,7 @@ def _fold(
     c = tl.arange(0, DK)
     place = state + v[:, None] * DK + c[None, :]
     folded = from_root * tl.load(place)
-    for start in tl.static_range(0, PENDING, 16):
+    for start in range(0, PENDING, 16):
         j = start + r
         weighted = tl.load(pending_key + j[:, None] * (HK * DK) + c[None, :]).to(tl.float32)
         weighted *= tl.load(pending_weight + j)[:, None]
@@ -128,11 +130,11 @@ def _fold(
 
 @triton.jit
 def _fold_request(
-    state, slots, pending_key, pending_update, pending_weight, pending_decay, pending_count, head, v,
+    state, slots, pending_key, pending_update, pending_weight, pending_decay, pending_length, head, v,
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, PENDING: tl.constexpr,
 ):  # fmt: skip
     request, value_head = head // HV, head % HV
-    if tl.load(pending_count + request) > 0:
+    if tl.load(pending_length + request) > 0:
         slot = tl.load(slots + request).to(tl.int64)
         _fold(
             state + (slot * HV + value_head) * (DV * DK),
@@ -146,14 +148,14 @@ def _fold_request(
 
 @triton.jit
 def flush_kernel(
-    state, slots, pending_key, pending_update, pending_weight, pending_decay, pending_count,
+    state, slots, pending_key, pending_update, pending_weight, pending_decay, pending_length,
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, PENDING: tl.constexpr,
     FOLD_TILE: tl.constexpr,
 ):  # fmt: skip
     """The fold alone, for the end of a decode. Grid: (DV / FOLD_TILE, batch x HV)."""
     v = tl.program_id(0) * FOLD_TILE + tl.arange(0, FOLD_TILE)
     _fold_request(
-        state, slots, pending_key, pending_update, pending_weight, pending_decay, pending_count,
+        state, slots, pending_key, pending_update, pending_weight, pending_decay, pending_length,
         tl.program_id(1).to(tl.int64), v, HK, HV, DK, DV, PENDING,
     )  # fmt: skip
 
@@ -161,7 +163,7 @@ def flush_kernel(
 @triton.jit
 def prepare_kernel(
     query, key, a, b, A_log, dt_bias, path, words,
-    state, slots, pending_key, pending_update, pending_weight, pending_decay, pending_count,
+    state, slots, pending_key, pending_update, pending_weight, pending_decay, pending_length,
     mixing,  # [batch x HV, blocks, 2, 16, 32]
     factors,  # [batch x HV, blocks, 96]
     log_decays,  # [batch x HV, nodes]
@@ -181,7 +183,7 @@ def prepare_kernel(
     if block >= blocks:
         v = (block - blocks) * FOLD_TILE + tl.arange(0, FOLD_TILE)
         _fold_request(
-            state, slots, pending_key, pending_update, pending_weight, pending_decay, pending_count,
+            state, slots, pending_key, pending_update, pending_weight, pending_decay, pending_length,
             head, v, HK, HV, DK, DV, PENDING,
         )  # fmt: skip
     else:
@@ -198,7 +200,7 @@ def prepare_kernel(
         dt = tl.load(dt_bias + value_head).to(tl.float32)
         a += request * gate_batch + value_head
         b += request * gate_batch + value_head
-        log_b, beta_b = _gates(a, b, A, dt, i * gate_node, here)
+        log_b, beta_b = _gates(a, b, A, dt, i * gate_node, here)  # pyright: ignore[reportGeneralTypeIssues]
         # An unsound block (not in depth-first order, or deeper than promised) must not look like a result.
         beta_b = tl.where(word < 0, float("nan"), beta_b)
 
@@ -428,7 +430,7 @@ def walk_kernel(
 def gather_kernel(
     key, update, log_decays, key_norms,
     accepted,  # [batch, PENDING]: node indices from the root, -1 behind the last one
-    pending_key, pending_update, pending_weight, pending_decay, pending_count,
+    pending_key, pending_update, pending_weight, pending_decay, pending_length,
     nodes, key_layer, key_batch, key_node,
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, PENDING: tl.constexpr,
 ):  # fmt: skip
@@ -463,4 +465,4 @@ def gather_kernel(
             tl.store(pending_key + j[:, None] * (HK * DK) + c[None, :], k)
     tl.store(pending_decay + head, tl.exp(below))
     if value_head == 0:
-        tl.store(pending_count + layer_request, count)
+        tl.store(pending_length + layer_request, count)

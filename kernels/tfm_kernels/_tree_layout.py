@@ -69,5 +69,8 @@ def layout_kernel(
     for back in tl.static_range(0, WIDTH):
         tl.store(taps + (request * nodes + i) * WIDTH + WIDTH - 1 - back, row, mask=i < nodes)
         is_node = row >= WIDTH - 1
-        up = tl.load(parents + tl.maximum(row - (WIDTH - 1), 0), mask=is_node & (i < nodes), other=-1)
-        row = tl.where(is_node, tl.where(up == -1, WIDTH - 2, tl.maximum(up, 0) + WIDTH - 1), row - 1)
+        node = tl.maximum(row - (WIDTH - 1), 0)
+        up = tl.load(parents + node, mask=is_node & (i < nodes), other=-1)
+        # Padding counts as a child of the root; a parent that is none, as none.
+        up = tl.where(up >= tl.maximum(node, 1), -1, tl.where(up == -1, -1, tl.maximum(up, 0)))
+        row = tl.where(is_node, up + WIDTH - 1, row - 1)

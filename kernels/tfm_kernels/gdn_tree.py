@@ -49,14 +49,14 @@ class Pending(NamedTuple):
         update: [batch, value_heads, rows, value_dim], float32.
         weight: [batch, value_heads, rows], float32: decay behind the row times the norm of its key; 0 behind the path.
         decay: [batch, value_heads], float32: what is left of the old state.
-        count: [batch] int32: nodes of the path; 0 leaves the state as it is.
+        length: [batch] int32: nodes of the path; 0 leaves the state as it is.
     """
 
     key: Tensor
     update: Tensor
     weight: Tensor
     decay: Tensor
-    count: Tensor
+    length: Tensor
 
 
 class Settings(NamedTuple):
@@ -159,7 +159,7 @@ def gdn_tree_verify(
     steps = {"PATH": path, "KEY_STEP": min(settings.key_step, key_dim)}
     walks = path > BLOCK
     # Without a pending path there are no programs behind the blocks, and nothing reads these.
-    folded = pending or Pending(key, *[mixing] * 3, pool.slots)
+    folded = pending or Pending(key, mixing, mixing, mixing, pool.slots)
     fold_programs = value_dim // settings.fold_tile if pending else 0
     kernels.prepare_kernel[(blocks + fold_programs, heads)](
         query, key, a, b, A_log, dt_bias, tree.path, tree.words, pool.states, pool.slots, *folded,
@@ -195,7 +195,7 @@ def accept_path(stash: Stash, accepted: Tensor) -> Pending:
         accepted: [batch, rows] int32: nodes from the root to the last accepted one, then -1; rows a multiple of 16.
 
     Returns:
-        The pending paths, with the layer axis of the stash if it has one (``count`` too).
+        The pending paths, with the layer axis of the stash if it has one (``length`` too).
 
     Raises:
         ValueError: if shapes, dtypes or devices do not fit.
@@ -344,7 +344,7 @@ def _check_pending(pending: Pending, key: Tensor, value_heads: int, value_dim: i
         "pending.update": (pending.update, [batch, value_heads, rows, value_dim], torch.float32),
         "pending.weight": (pending.weight, [batch, value_heads, rows], torch.float32),
         "pending.decay": (pending.decay, [batch, value_heads], torch.float32),
-        "pending.count": (pending.count, [batch], torch.int32),
+        "pending.length": (pending.length, [batch], torch.int32),
     }
     check_tensors(named, key.device, because="these keys and values")
     if not all(tensor.is_contiguous() for tensor in pending):

@@ -1,5 +1,6 @@
 """What every launcher does first: load its kernels, and refuse with a sentence what they cannot take."""
 
+from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
 
@@ -42,7 +43,7 @@ def check_place(interpreted: bool, tensor: Tensor, *, multiplies: bool = True) -
 
 
 def check_tensors(
-    named: dict[str, tuple[Tensor, list[int], torch.dtype | None]], device: torch.device, *, because: str
+    named: Mapping[str, tuple[Tensor, list[int], torch.dtype | None]], device: torch.device, *, because: str
 ) -> None:
     """Compare shapes, dtypes and devices with what they must be; nothing is read from the device.
 

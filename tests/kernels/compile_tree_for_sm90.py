@@ -16,7 +16,7 @@ from tfm_kernels.gdn_tree import Settings, settings_for
 POINTERS = {
     "fp32": "A_log dt_bias state pending_update pending_weight pending_decay mixing factors log_decays "
     "key_norms scratch update",
-    "i32": "path words slots pending_count parents taps accepted",
+    "i32": "path words slots pending_length parents taps accepted",
     "rows": "query key value a b output pending_key x weight windows y",
 }
 ALIGNED = {"row_batch", "row_node", "value_batch", "value_node", "gate_batch", "gate_node", "x_batch", "x_node"}

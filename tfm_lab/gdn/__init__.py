@@ -2,6 +2,8 @@
 
 ``delta_rule`` holds the definition (token by token) and the chunked form, ``tree`` verifies a whole draft tree without
 touching the state and commits an accepted path in closed form, ``convolution`` does both for the short convolution.
+``step`` and ``step_convolution`` do the same for batches of trees, with the commit put off to the next step, as an
+engine needs it; they have names of their own: ``from tfm_lab.gdn import step``.
 
 Layout everywhere: ``[..., heads, tokens, dim]``; gates ``[..., heads, tokens]``; state
 ``[..., value_heads, key_dim, value_dim]``. Value head h reads key head ``h // (value_heads / key_heads)``.

@@ -48,7 +48,7 @@ def tree_layout(
         ValueError: for parents of another dtype or an unknown ``impl``; the reference also for trees that are not in
             depth-first order or deeper than promised, for which the kernels, which never wait, give NaN outputs.
     """
-    if _is_triton(impl):
+    if is_triton(impl):
         from tfm_kernels.tree_layout import tree_layout as launch
 
         return launch(parents, max_depth, width)
@@ -110,7 +110,7 @@ def tree_step(
         ValueError: if the chosen implementation cannot take these arguments, or ``impl`` is unknown.
         ModuleNotFoundError: if ``impl="triton"`` and Triton is not installed.
     """
-    if _is_triton(impl):
+    if is_triton(impl):
         from tfm_kernels.gdn_tree import gdn_tree_verify
 
         return gdn_tree_verify(query, key, value, a, b, A_log, dt_bias, tree, pool, pending, output_dtype=output_dtype)
@@ -152,7 +152,7 @@ def accept_path(
     Raises:
         ValueError: if shapes or dtypes do not fit, or ``impl`` is unknown.
     """
-    if _is_triton(impl):
+    if is_triton(impl):
         from tfm_kernels.gdn_tree import accept_path as launch
 
         return launch(stash, accepted)
@@ -183,7 +183,7 @@ def flush(pool: StatePool, pending: Pending, *, impl: StepImplementation = "refe
     Raises:
         ValueError: if the chosen implementation cannot take these arguments, or ``impl`` is unknown.
     """
-    if _is_triton(impl):
+    if is_triton(impl):
         from tfm_kernels.gdn_tree import flush as launch
 
         launch(pool, pending)
@@ -195,7 +195,8 @@ def flush(pool: StatePool, pending: Pending, *, impl: StepImplementation = "refe
     pool.states[slots] = (pending.decay[..., None, None] * pool.states[slots] + written).to(pool.states.dtype)
 
 
-def _is_triton(impl: str) -> bool:
+def is_triton(impl: str) -> bool:
+    """Whether the kernels were asked for; a ValueError for an unknown name."""
     if impl not in get_args(StepImplementation):
         raise ValueError(f"impl must be one of {', '.join(get_args(StepImplementation))}, got {impl!r}")
     return impl == "triton"
