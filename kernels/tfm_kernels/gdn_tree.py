@@ -142,6 +142,8 @@ def gdn_tree_verify(
     settings = settings or settings_for(nodes, batch, key_dim, value_dim, wide=wide)
     if value_dim % settings.value_tile or value_dim % settings.fold_tile:
         raise ValueError(f"tiles of {settings.value_tile} and {settings.fold_tile} do not divide {value_dim} values")
+    if interpreted and settings.chained:
+        raise ValueError("programmatic dependent launch needs a GPU; the interpreter has none")
     blocks, path = tree.blocks, tree.path.shape[2]
     device, heads = key.device, batch * value_heads
 

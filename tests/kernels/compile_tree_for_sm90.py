@@ -1,11 +1,12 @@
 """Compile the fused tree kernels for sm_90 without a GPU and print what each variant uses, as JSON.
 
-A script of its own, since Triton must not have been told to interpret in this process. ``--all`` adds the variants that
-a search for good settings may choose.
+A script of its own, since Triton must not have been told to interpret in this process. ``--all`` adds variants that a
+search for good settings may choose; ``--record`` writes the figures to ``sm90_resources.json``, under this Triton.
 """
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import triton
@@ -21,6 +22,7 @@ POINTERS = {
 }
 ALIGNED = {"row_batch", "row_node", "value_batch", "value_node", "gate_batch", "gate_node", "x_batch", "x_node"}
 ALIGNED |= {"channels", "x_layer", "layer_windows", "key_layer", "key_batch", "key_node"}
+RECORD = Path(__file__).with_name("sm90_resources.json")
 QWEN = {"HK": 16, "HV": 48, "DK": 128, "DV": 128}
 SMALL = {"HK": 2, "HV": 4, "DK": 64, "DV": 64}
 
@@ -87,6 +89,9 @@ def main() -> None:
         for warps in (1, 2, 4):
             constants = QWEN | {"PATH": 16, "KEY_STEP": 128, "WALK": False, "PENDING": 16, "FOLD_TILE": 16}
             table[f"prepare bf16 128, {warps} warps"] = variant(_gdn_tree.prepare_kernel, "bf16", warps, constants)
+    if "--record" in sys.argv:
+        recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+        RECORD.write_text(json.dumps(recorded | {triton.__version__: table}, indent=1) + "\n")
     print(json.dumps({"triton": triton.__version__, "variants": table}))
 
 

@@ -48,6 +48,6 @@ def compile_kernel(
     counted = dict(zip(("registers", "stack", "shared", "local"), map(int, usage.groups()), strict=True))
     counted["shared"] = compiled.metadata.shared
     counted["barriers"] = len(re.findall(r"\bBAR\.SYNC", sass))
-    counted["tensor_core"] = len(re.findall(r"\bH?G?MMA\b|\bHMMA", sass))
+    counted["tensor_core"] = len(re.findall(r"\bHG?MMA\.", sass))
     counted["instructions"] = len(re.findall(r"/\*[0-9a-f]{4,5}\*/", sass))
     return counted

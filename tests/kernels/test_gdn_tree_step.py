@@ -107,13 +107,16 @@ def test_nodes_that_forget_everything(forgets, max_depth):
     assert_step_accurate([tree], inputs, max_depth)
 
 
-def test_zero_keys_and_silent_gates():
+def test_zero_and_tiny_rows_and_gates_at_their_ends():
     tree = preordered(random_tree(20, seed=7))
     inputs = step_inputs(1, 20, seed=8)
     inputs.key[:, ::3] = 0.0
     inputs.key[:, 1::3] *= 1e-4
+    inputs.query[:, 1::3] *= 1e-4
     inputs.b[:, ::4] = -90.0
     inputs.a[:, ::5] = -90.0
+    inputs.a[:, 2::5] = 60.0
+    inputs.A_log[...] = -4.6
     assert_step_accurate([tree], inputs, 15)
 
 
@@ -226,7 +229,8 @@ def test_a_tree_in_another_order_gives_no_numbers(changes, max_depth):
         parents[0, node] = parent
     inputs = step_inputs(1, 34, seed=18).to(DEVICE)
     layout = step.tree_layout(parents.to(DEVICE), max_depth=max_depth, impl="triton")
-    output, _ = gdn_tree_verify(*inputs, layout, on_device(new_pool(1, inputs, seed=19)))
+    output, stash = gdn_tree_verify(*inputs, layout, on_device(new_pool(1, inputs, seed=19)))
+    assert stash.update[0, :, 16:32].isnan().all()
     assert output[0, :16].isfinite().all()
     assert output[0, 16:32].isnan().all()
 

@@ -1,6 +1,9 @@
 """``tfm-lab bench``: measured times."""
 
+from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -14,7 +17,13 @@ from tfm_lab.cli.options import (
     dtype_option,
     print_table,
     progress_bar,
+    write_whole,
 )
+
+if TYPE_CHECKING:
+    from tfm_lab.bench.kernel_report import Results
+
+T = TypeVar("T")
 
 
 @click.group("bench")
@@ -26,6 +35,7 @@ def command() -> None:
       tfm-lab bench decode
       tfm-lab bench decode --methods chain,tfm --budget 32 --limit 20
       tfm-lab bench cpu --bundle smollm2
+      tfm-lab bench kernel
     """
 
 
@@ -50,7 +60,6 @@ def decode(
       tfm-lab bench decode
       tfm-lab bench decode --out tfm_lab/results/hybrid_stages_cpu.json
     """
-    from itertools import count
 
     from tfm_lab.bench.decode import bench_building, bench_decode, markdown_stages, save_bench
     from tfm_lab.bundle import load_bundle, prepare_models
@@ -110,7 +119,6 @@ def cpu(
       tfm-lab bench cpu --bundle smollm2 --out tfm_lab/results/smollm2_wall_clock_cpu.json
     """
     import os
-    from itertools import count
 
     from tfm_lab.bench.wall_clock import (
         Prompt,
@@ -165,3 +173,124 @@ def cpu(
         }
         save_wall_clock(comparisons, tried, setup, out)
         click.echo(f"written: {out} and {out.with_suffix('.md')}")
+
+
+@command.command("kernel")
+@click.option("--nodes", default="17,33,65,129,257", show_default=True, help="Nodes per tree, the root included.")
+@click.option("--batch", default="1,8,32", show_default=True, help="Requests, comma-separated.")
+@click.option("--trees", default="random", show_default=True, help="random, best-first, comb, star, chain.")
+@click.option(
+    "--inputs", default="warm,cold", show_default=True, help="warm: all layers share q, k, v; cold: none does."
+)
+@click.option("--variants", default="", help="Comma-separated; all if left out.")
+@click.option("--layers", default=48, show_default=True, help="Layers of a step, each with states of its own.")
+@click.option("--repeats", default=50, show_default=True, help="Replays per variant, the variants taking turns.")
+@click.option("--search", is_flag=True, help="Try many settings of the fused kernels instead, and name the fastest.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="Write JSON, .md tables and a .svg here.",
+)
+def kernel(
+    nodes: str,
+    batch: str,
+    trees: str,
+    inputs: str,
+    variants: str,
+    layers: int,
+    repeats: int,
+    search: bool,
+    out: Path | None,
+) -> None:
+    """Microseconds per layer of tree verification on one GPU, in the shape of Qwen3.6-27B; bfloat16 q, k and v.
+
+    Every variant is compared with the float64 recurrence first; one whose output is wrong is not reported.
+
+    \b
+    Examples:
+      tfm-lab bench kernel
+      tfm-lab bench kernel --nodes 129 --batch 1 --trees random,comb,chain
+      tfm-lab bench kernel --nodes 65 --batch 1 --inputs warm --search
+      tfm-lab bench kernel --out tfm_lab/results/kernel_h200.json
+    """
+    from itertools import product
+
+    import torch
+
+    from tfm_lab.bench.kernel import GraphStopwatch, measure
+    from tfm_lab.bench.kernel_cases import LayerShape, layers_that_fit, make_case
+    from tfm_lab.bench.kernel_report import (
+        Setting,
+        memory_table,
+        save_kernel_bench,
+        search_settings,
+        search_table,
+        time_table,
+    )
+    from tfm_lab.bench.kernel_trees import TREES
+    from tfm_lab.bench.kernel_variants import VARIANTS
+
+    sizes, batches = comma_list(nodes, int, "--nodes"), comma_list(batch, int, "--batch")
+    chosen = {name: _named(VARIANTS, name, "--variants") for name in comma_list(variants, str, "--variants") if name}
+    kinds = {name: _named(TREES, name, "--trees") for name in comma_list(trees, str, "--trees")}
+    warmth = {
+        name: _named({"warm": False, "cold": True}, name, "--inputs") for name in comma_list(inputs, str, "--inputs")
+    }
+    if min(sizes) < 1 or max(sizes) > 512 or min(batches) < 1 or layers < 1 or repeats < 1:
+        raise ValueError("--nodes takes sizes of 1 to 512; --batch, --layers and --repeats at least 1")
+    check_report_path(out)
+    stopwatch, shape, results = GraphStopwatch(), LayerShape(), []
+    for (kind, build), (name, cold), requests, size in product(kinds.items(), warmth.items(), batches, sizes):
+        drawn = [build(size, seed) for seed in range(requests)]
+        fitting = layers_that_fit(layers, requests)
+        case = make_case(shape, drawn, layers=fitting, cold=cold, dtype=torch.bfloat16, device="cuda")
+        if search:
+            print_table(search_table(search_settings(case, repeats, stopwatch)).markdown())
+            continue
+        with progress_bar(f"{kind}, {requests} x {size} nodes, {name}", len(chosen or VARIANTS) + repeats) as show:
+            group = measure(case, chosen or VARIANTS, repeats, stopwatch, _ticker(show))
+        results.append((Setting(kind, size, case.max_depth, requests, name, fitting), group))
+    if search:
+        return
+    memory = memory_table(shape, layers, sizes)
+    print_table(time_table(results).markdown())
+    print_table(memory.markdown())
+    if out is not None:
+        write_whole(_kernel_plot(results), out.with_suffix(".svg"))
+        save_kernel_bench(results, memory, {"layers": layers, "repeats": repeats, "dtype": "bfloat16"}, out)
+        click.echo(f"written: {out}, {out.with_suffix('.md')} and {out.with_suffix('.svg')}")
+
+
+def _kernel_plot(results: "Results") -> str:
+    """Times of the first tree kind, batch and inputs by number of nodes, on a logarithmic scale of microseconds."""
+    from math import log10
+
+    from tfm_lab.show.charts import lines_svg
+
+    first = results[0][0]
+    curves: dict[str, dict[float, float]] = {}
+    for setting, group in results:
+        if (setting.tree, setting.batch, setting.inputs) == (first.tree, first.batch, first.inputs):
+            for m in group:
+                if m.time:
+                    curves.setdefault(m.variant, {})[setting.nodes] = max(0.0, log10(m.time.median))
+    title = f"Tree verification: {first.tree} trees, batch {first.batch}, {first.inputs} inputs"
+    return lines_svg(curves, title, "nodes per tree", "log10 of microseconds per layer")
+
+
+def _ticker(show: Callable[[int], None]) -> Callable[[], None]:
+    """Counts calls on a progress bar."""
+    done = count(1)
+    return lambda: show(next(done))
+
+
+def _named(table: Mapping[str, T], name: str, option: str) -> T:
+    """The entry of that name.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if name not in table:
+        raise ValueError(f"{option} knows no {name!r}; use {', '.join(table)}")
+    return table[name]

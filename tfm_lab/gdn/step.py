@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
-from tfm_kernels.gdn_tree import Pending, Stash, StatePool
+from tfm_kernels.gdn_tree import Pending, Settings, Stash, StatePool
 from tfm_kernels.tree_layout import BLOCK, PADDING, TreeLayout, path_rows
 from torch import Tensor
 
@@ -85,6 +85,8 @@ def tree_step(
     pending: Pending | None = None,
     *,
     output_dtype: torch.dtype | None = None,
+    into: Stash | None = None,
+    settings: Settings | None = None,
     impl: StepImplementation = "reference",
 ) -> tuple[Float[Tensor, "batch nodes value_heads value_dim"], Stash]:
     """Fold ``pending`` into the pool's states (in place), then verify one tree per request against them.
@@ -101,6 +103,8 @@ def tree_step(
         pool: states [slots, value_heads, value_dim, key_dim] and the slot of each request.
         pending: of :func:`accept_path` after the last step; ``None`` for nothing.
         output_dtype: dtype of the output; that of the values if ``None``.
+        into: tensors that the kernels write the stash to, for example one layer's part of a stash for all layers.
+        settings: tiles and warps of the kernels, for measurements.
         impl: which implementation computes it.
 
     Returns:
@@ -113,7 +117,12 @@ def tree_step(
     if is_triton(impl):
         from tfm_kernels.gdn_tree import gdn_tree_verify
 
-        return gdn_tree_verify(query, key, value, a, b, A_log, dt_bias, tree, pool, pending, output_dtype=output_dtype)
+        return gdn_tree_verify(
+            query, key, value, a, b, A_log, dt_bias, tree, pool, pending,
+            output_dtype=output_dtype, into=into, settings=settings,
+        )  # fmt: skip
+    if settings is not None or into is not None:
+        raise ValueError('settings and into belong to the kernels; leave them out, or ask for impl="triton"')
     if pending is not None:
         flush(pool, pending)
     log_decay, beta = gates(a.mT, b.mT, A_log, dt_bias)

@@ -1,0 +1,224 @@
+"""The kernel benchmark on small shapes: every variant is right, a wrong one is refused. No time is judged."""
+
+import json
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from tfm_lab.bench.kernel import GraphStopwatch, Measurement, Microseconds, measure
+from tfm_lab.bench.kernel_cases import KernelCase, LayerShape, exact_answers, layers_that_fit, make_case
+from tfm_lab.bench.kernel_report import (
+    REFERENCE,
+    Setting,
+    memory_table,
+    pending_bytes,
+    save_kernel_bench,
+    search_settings,
+    search_table,
+    time_table,
+)
+from tfm_lab.bench.kernel_trees import MAX_DEPTH, TREES
+from tfm_lab.bench.kernel_variants import VARIANTS, Work, dense_torch, fused, state_copy
+from tfm_lab.gdn import step
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SMALL = LayerShape(1, 2, 32, 32)
+
+
+class EagerStopwatch:
+    """Runs a step as it is and counts the runs as seconds."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def ready(self, step: Callable[[], list[Tensor]]) -> tuple[Callable[[], None], list[Tensor]]:
+        outputs = step()
+
+        def again() -> None:
+            for old, new in zip(outputs, step(), strict=True):
+                old.copy_(new)
+
+        return again, outputs
+
+    def seconds(self, run: Callable[[], None]) -> float:
+        run()
+        self.runs += 1
+        return float(self.runs)
+
+
+class IdleStopwatch:
+    """For results alone: nothing runs again."""
+
+    def ready(self, step: Callable[[], list[Tensor]]) -> tuple[Callable[[], None], list[Tensor]]:
+        return (lambda: None), []
+
+    def seconds(self, run: Callable[[], None]) -> float:
+        return 1.0
+
+
+def small_case(kind: str = "random", nodes: int = 7, batch: int = 1, **options: object) -> KernelCase:
+    trees = [TREES[kind](nodes, 0) for _ in range(batch)]
+    defaults = {"layers": 2, "cold": True, "dtype": torch.float32, "device": DEVICE}
+    return make_case(SMALL, trees, **(defaults | options))  # pyright: ignore
+
+
+def test_every_variant_is_right():
+    case = small_case("best-first", batch=2, layers=1)
+    assert case.max_depth > 2
+    measured = measure(case, VARIANTS, 1, IdleStopwatch())
+    assert [m.variant for m in measured] == list(VARIANTS)
+    for m in measured:
+        assert m.refusal == ""
+        assert m.time is not None
+        assert (m.output_error is None) == (m.variant == "state copy")
+        assert m.output_error is None or m.output_error < 2e-6
+        assert (m.state_error is not None) == ("commit" in m.variant or "whole step" in m.variant)
+        assert m.state_error is None or m.state_error < 2e-6
+
+
+def test_variants_take_turns_and_times_are_per_layer():
+    ticks: list[None] = []
+    variants = {"one": state_copy, "two": dense_torch}
+    one, two = measure(small_case(), variants, 3, EagerStopwatch(), lambda: ticks.append(None))
+    assert one.time == Microseconds(3e6 / 2, pytest.approx(1.4e6 / 2), pytest.approx(4.6e6 / 2))
+    assert two.time is not None
+    assert two.time.median == 4e6 / 2
+    assert len(ticks) == 2 + 3
+
+
+def spoiled(output: float, state: float) -> Callable[[KernelCase], Work]:
+    """The fused kernels with one number of the last layer's output and state moved."""
+
+    def build(case: KernelCase) -> Work:
+        work = fused(commit=True)(case)
+
+        def run() -> list[Tensor]:
+            outputs = work.step()
+            outputs[-1][-1, -1, -1, 0] += output
+            case.states[-1, -1, -1, 0, 0] += state
+            return outputs
+
+        return Work(run, case.states)
+
+    return build
+
+
+def test_a_wrong_variant_is_not_reported():
+    def broken(case: KernelCase) -> Work:
+        raise RuntimeError("out of memory\nand more")
+
+    def restless(case: KernelCase) -> Work:
+        work, runs = dense_torch(case), []
+
+        def run() -> list[Tensor]:
+            runs.append(1)
+            return [output + 1e-6 * len(runs) for output in work.step()]
+
+        return Work(run)
+
+    builders = {
+        "right": spoiled(0.0, 0.0),
+        "output": spoiled(0.5, 0.0),
+        "state": spoiled(0.0, 0.5),
+        "nothing": spoiled(math.nan, 0.0),
+        "broken": broken,
+        "restless": restless,
+    }
+    measured = {m.variant: m for m in measure(small_case(layers=1), builders, 2, EagerStopwatch())}
+    assert measured["right"].time is not None
+    for name in ("output", "state", "nothing"):
+        assert measured[name].time is None
+        assert measured[name].refusal == "its result is wrong"
+    assert measured["broken"].refusal == "out of memory"
+    assert measured["restless"].refusal == "its result changes from run to run"
+
+
+def test_the_exact_answers_of_the_commit_start_from_the_committed_state():
+    case = small_case()
+    before, after = exact_answers(case), exact_answers(case, committed=True)
+    assert [(e.request, e.layer) for e in before] == [(0, 0), (0, 1)]
+    assert not torch.allclose(before[0].output, after[0].output)
+    moved = case._replace(states=case.states.clone())
+    moved.states[0, 0, before[0].heads] = before[0].state.float().to(DEVICE)
+    torch.testing.assert_close(exact_answers(moved)[0].output, after[0].output, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", TREES)
+def test_trees_have_the_size_and_depth_that_they_promise(kind):
+    for nodes in (1, 2, 17, 65):
+        tree = TREES[kind](nodes, 3)
+        assert len(tree) == nodes
+        assert tree.preorder() == tuple(range(nodes))
+        assert tree.max_depth <= (nodes - 1 if kind == "chain" else MAX_DEPTH)
+    assert TREES["comb"](65, 0).max_depth == MAX_DEPTH
+    assert TREES["star"](65, 0).max_depth == 1
+
+
+def test_the_memory_table_counts_what_is_allocated():
+    case = small_case(nodes=16)
+    layout = step.tree_layout(case.parents, max_depth=15, impl="triton")
+    pool = step.StatePool(case.states[0], torch.zeros(1, dtype=torch.int32, device=DEVICE))
+    _, stash = step.tree_step(*case.rows[0], case.A_log, case.dt_bias, layout, pool, impl="triton")
+    pending = step.accept_path(stash, case.deepest_paths(), impl="triton")
+    held = sum(tensor.nbytes for tensor in stash[1:])
+    row = memory_table(SMALL, 1024, [16]).rows[0]
+    assert row[:2] == ("16", f"{1024 * held / 2**20:.1f}")
+    assert row[2] == f"{1024 * case.rows[0].key.numel() * 2 / 2**20:.1f}"
+    bfloat16 = sum(tensor.nbytes for tensor in pending) - pending.key.nbytes // 2
+    assert pending_bytes(SMALL) == bfloat16
+    assert row[4] == f"{1024 * 16 * case.states[0, 0].nbytes / 2**20:.1f}"
+
+
+def test_the_shape_of_qwen_keeps_what_the_documents_say():
+    row = memory_table(LayerShape(), 48, [129]).rows[0]
+    assert [float(cell) for cell in row[1:]] == pytest.approx([147.4, 24.2, 21.2, 18576.0], abs=0.1)
+
+
+def test_a_report_names_ratios_and_refusals(tmp_path):
+    setting = Setting("random", 129, 15, 1, "cold", 48)
+    group = [
+        Measurement("dense torch", Microseconds(30.0, 29.0, 31.0), 1e-6, None),
+        Measurement(REFERENCE, Microseconds(10.0, 9.0, 11.0), 1.7e-3, 1e-6),
+        Measurement("dense Triton", None, None, None, refusal="too large"),
+    ]
+    table = time_table([(setting, group)])
+    assert table.rows[0][6:] == ("dense torch", "30.00", "29.00", "31.00", "3.00x", "1.0e-06")
+    assert table.rows[2][7] == "not reported: too large"
+    path = tmp_path / "new" / "kernel.json"
+    if DEVICE == "cpu":
+        return
+    save_kernel_bench([(setting, group)], memory_table(SMALL, 2, [7]), {"layers": 48}, path)
+    document = json.loads(path.read_text())
+    assert document["results"][0]["variants"][1]["time"]["median"] == 10.0
+    assert "## Memory" in path.with_suffix(".md").read_text()
+
+
+def test_a_search_names_the_fastest_first():
+    class Counting(EagerStopwatch):
+        def seconds(self, run: Callable[[], None]) -> float:
+            self.runs += 1
+            return 1.0 / self.runs
+
+    found = search_settings(small_case(nodes=2, layers=1), 1, Counting(), most=3)
+    assert len(found) == 3
+    times = [m.time.median for m in found if m.time]
+    assert times == sorted(times)
+    assert len(times) == (3 if DEVICE == "cuda" else 2)
+    rows = search_table(found).rows
+    assert "Settings(value_tile=16" in rows[0][0]
+    if DEVICE == "cpu":
+        assert rows[2][1] == "not reported: programmatic dependent launch needs a GPU; the interpreter has none"
+
+
+def test_large_batches_take_fewer_layers():
+    assert [layers_that_fit(48, batch) for batch in (1, 8, 32)] == [48, 12, 4]
+    assert layers_that_fit(2, 32) == 2
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="about a machine without a GPU")
+def test_without_a_gpu_it_says_so():
+    with pytest.raises(ValueError, match="the kernel benchmark needs a CUDA GPU"):
+        GraphStopwatch()

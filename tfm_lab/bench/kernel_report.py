@@ -1,0 +1,164 @@
+"""Kernel measurements as tables and files, and the search for good settings."""
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tfm_lab.bench.kernel import Measurement, Stopwatch, measure
+from tfm_lab.bench.kernel_cases import KernelCase, LayerShape
+from tfm_lab.bench.kernel_variants import fused
+from tfm_lab.evaluation.tables import NOTHING, Table
+from tfm_lab.gdn import step
+from tfm_lab.provenance import describe_run
+
+REFERENCE = "fused verify+commit"
+"""The variant that others are compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a group of measurements has in common.
+
+    Attributes:
+        tree: kind of the trees.
+        nodes: per tree, root included.
+        depth: proposed tokens on the longest path.
+        inputs: ``warm`` where all layers share q, k and v, ``cold`` where each has its own.
+        layers: in one replay.
+    """
+
+    tree: str
+    nodes: int
+    depth: int
+    batch: int
+    inputs: str
+    layers: int
+
+
+Results = Sequence[tuple[Setting, Sequence[Measurement]]]
+
+
+def time_table(results: Results) -> Table:
+    """Every variant in every setting."""
+    header = (
+        "tree",
+        "depth",
+        "batch",
+        "nodes",
+        "inputs",
+        "layers",
+        "variant",
+        "us per layer",
+        "p10",
+        "p90",
+        "to fused",
+        "error",
+    )
+    rows = []
+    for setting, measurements in results:
+        reference = next((m.time.median for m in measurements if m.variant == REFERENCE and m.time), None)
+        start = (
+            setting.tree,
+            *map(str, (setting.depth, setting.batch, setting.nodes)),
+            setting.inputs,
+            str(setting.layers),
+        )
+        for m in measurements:
+            if m.time is None:
+                rows.append((*start, m.variant, f"not reported: {m.refusal}", *[NOTHING] * 4))
+                continue
+            ratio = f"{m.time.median / reference:.2f}x" if reference else NOTHING
+            error = NOTHING if m.output_error is None else f"{m.output_error:.1e}"
+            rows.append((*start, m.variant, *(f"{time:.2f}" for time in m.time), ratio, error))
+    note = (
+        "Medians with p10 and p90 over replays of a CUDA graph of all layers, divided by their number; the states of "
+        "the layers differ. To fused: time over that of the fused kernels with commit in the same run. Error: RMS over "
+        "RMS against the float64 recurrence; the bfloat16 output alone costs 1.7e-3. Gates, norms and what depends on "
+        "the tree alone are inside the time for the fused kernels (layouts in the whole step), outside for the others."
+    )
+    return Table("Tree verification, microseconds per layer", note, header, rows)
+
+
+def memory_table(shape: LayerShape, layers: int, nodes: Sequence[int], path: int = 16) -> Table:
+    """Bytes per request, from the shape alone: what verification keeps, and what a state per node would take."""
+    state = 4 * shape.value_heads * shape.key_dim * shape.value_dim
+    rows = []
+    for count in nodes:
+        update = 4 * shape.value_heads * count * shape.value_dim
+        small = 2 * 4 * shape.value_heads * count
+        keys = 2 * count * shape.key_width
+        figures = (update + small, keys, pending_bytes(shape, path), count * state)
+        rows.append((str(count), *(f"{layers * figure / 2**20:.1f}" for figure in figures)))
+    header = ("nodes", "stash during a step", "keys of the nodes", "pending between steps", "a state per node")
+    note = (
+        f"MiB per request over {layers} layers; bfloat16 keys, everything else float32; paths of at most {path} nodes."
+    )
+    return Table("Memory", note, header, rows)
+
+
+def pending_bytes(shape: LayerShape, path: int = 16) -> int:
+    """Of one request and layer between two steps: the rows of the accepted path, in bytes."""
+    heads = shape.value_heads
+    return 2 * path * shape.key_width + 4 * (path * shape.value_width + path * heads + heads + 1)
+
+
+def search_settings(
+    case: KernelCase,
+    repeats: int,
+    stopwatch: Stopwatch,
+    tick: Callable[[], None] = lambda: None,
+    most: int | None = None,
+) -> list[Measurement]:
+    """The fused kernels with commit under many settings, the fastest first; the name of each holds its settings.
+
+    Args:
+        tick: called after each.
+        most: number of settings to try; all if ``None``.
+    """
+    builders = {}
+    tiles = [tile for tile in (16, 32, 64, 128) if tile <= case.shape.value_dim]
+    blocks = -(-len(case.trees[0]) // 16)
+    groups = [count for count in (1, 2, 3, 4, 8) if count <= blocks]
+    prepares = [(1, 64), (2, 64), (2, 128), (4, 128)]
+    for tile, count, warps, (prepare, key_step), chained in itertools.product(
+        tiles, groups, (1, 2, 4, 8), prepares, (False, True)
+    ):
+        settings = step.Settings(tile, count, warps, prepare, key_step, chained=chained)
+        if 4 * warps <= tile <= 32 * warps:
+            builders[str(settings)] = fused(settings, commit=True)
+    measured = []
+    for name, build in itertools.islice(builders.items(), most):
+        measured += measure(case, {name: build}, repeats, stopwatch)
+        tick()
+    return sorted(measured, key=lambda m: m.time.median if m.time else float("inf"))
+
+
+def search_table(measurements: Sequence[Measurement], most: int = 20) -> Table:
+    """The fastest settings, and after them those that could not run."""
+    timed = [m for m in measurements if m.time]
+    rows = [(m.variant, *(f"{time:.2f}" for time in m.time)) for m in timed[:most] if m.time]
+    rows += [(m.variant, f"not reported: {m.refusal}", NOTHING, NOTHING) for m in measurements if not m.time]
+    return Table("Settings", f"The fastest {most} of {len(timed)}.", ("settings", "us per layer", "p10", "p90"), rows)
+
+
+def save_kernel_bench(results: Results, memory: Table, setup: dict[str, Any], path: Path) -> None:
+    """Write ``path`` (JSON) and Markdown tables beside it, both with their provenance."""
+    facts = describe_run("cuda") | setup
+    document = {
+        "what": "microseconds per layer of tree verification through Gated DeltaNet layers",
+        "provenance": facts,
+        "results": [asdict(setting) | {"variants": [_plain(m) for m in group]} for setting, group in results],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    tables = (time_table(results), memory)
+    provenance = ", ".join(f"{name}: {value}" for name, value in facts.items() if name != "threads")
+    body = "\n".join(f"## {table.title}\n\n{table.note}\n\n{table.markdown()}" for table in tables)
+    path.with_suffix(".md").write_text(f"# Tree verification kernels\n\n{provenance}.\n\n{body}", encoding="utf-8")
+
+
+def _plain(m: Measurement) -> dict[str, Any]:
+    return asdict(m) | {"time": m.time._asdict() if m.time else None}
