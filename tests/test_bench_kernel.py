@@ -6,16 +6,17 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from command_line import assert_refused, run
 from torch import Tensor
 
-from tfm_lab.bench.kernel import GraphStopwatch, Measurement, Microseconds, measure
+from tfm_lab.bench import kernel, kernel_cases, kernel_report
+from tfm_lab.bench.kernel import Measurement, Microseconds, measure
 from tfm_lab.bench.kernel_cases import KernelCase, LayerShape, exact_answers, layers_that_fit, make_case
 from tfm_lab.bench.kernel_report import (
     REFERENCE,
     Setting,
     memory_table,
     pending_bytes,
-    save_kernel_bench,
     search_settings,
     search_table,
     time_table,
@@ -177,7 +178,7 @@ def test_the_shape_of_qwen_keeps_what_the_documents_say():
     assert [float(cell) for cell in row[1:]] == pytest.approx([147.4, 24.2, 21.2, 18576.0], abs=0.1)
 
 
-def test_a_report_names_ratios_and_refusals(tmp_path):
+def test_a_report_names_ratios_and_refusals():
     setting = Setting("random", 129, 15, 1, "cold", 48)
     group = [
         Measurement("dense torch", Microseconds(30.0, 29.0, 31.0), 1e-6, None),
@@ -187,13 +188,6 @@ def test_a_report_names_ratios_and_refusals(tmp_path):
     table = time_table([(setting, group)])
     assert table.rows[0][6:] == ("dense torch", "30.00", "29.00", "31.00", "3.00x", "1.0e-06")
     assert table.rows[2][7] == "not reported: too large"
-    path = tmp_path / "new" / "kernel.json"
-    if DEVICE == "cpu":
-        return
-    save_kernel_bench([(setting, group)], memory_table(SMALL, 2, [7]), {"layers": 48}, path)
-    document = json.loads(path.read_text())
-    assert document["results"][0]["variants"][1]["time"]["median"] == 10.0
-    assert "## Memory" in path.with_suffix(".md").read_text()
 
 
 def test_a_search_names_the_fastest_first():
@@ -218,7 +212,44 @@ def test_large_batches_take_fewer_layers():
     assert layers_that_fit(2, 32) == 2
 
 
-@pytest.mark.skipif(DEVICE == "cuda", reason="about a machine without a GPU")
-def test_without_a_gpu_it_says_so():
-    with pytest.raises(ValueError, match="the kernel benchmark needs a CUDA GPU"):
-        GraphStopwatch()
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "the kernel benchmark needs a CUDA GPU, and torch sees none on this machine"),
+        (["--nodes", "17,513"], "--nodes takes sizes of 1 to 512"),
+        (["--batch", "0"], "--batch, --layers and --repeats at least 1"),
+        (["--nodes", "many"], "--nodes takes a comma-separated list of numbers, and 'many' is none"),
+        (["--trees", "oak"], "--trees knows no 'oak'; use random, best-first, comb, star, chain"),
+        (["--inputs", "hot"], "--inputs knows no 'hot'; use warm, cold"),
+        (["--variants", "state copy,mine"], "--variants knows no 'mine'; use state copy, path-parallel torch"),
+        (["--out", "kernel.md"], "--out takes the name of a .json file"),
+    ],
+)
+def test_bad_input_and_a_machine_without_a_gpu_are_one_sentence(words, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    assert_refused(["bench", "kernel", *words], sentence, tmp_path, capsys)
+
+
+def test_the_command_measures_reports_and_draws(tmp_path, monkeypatch, capsys):
+    """The whole command, with a small layer, a stopwatch that counts, and no GPU."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(kernel, "GraphStopwatch", EagerStopwatch)
+    monkeypatch.setattr(kernel_cases.LayerShape, "__new__", lambda cls: tuple.__new__(cls, (1, 1, 32, 32)))
+
+    def on_this_device(*arguments, dtype, device, **options):
+        return make_case(*arguments, dtype=torch.float32, device=DEVICE, **options)
+
+    monkeypatch.setattr(kernel_cases, "make_case", on_this_device)
+    monkeypatch.setattr(kernel_report, "describe_run", lambda device: {"device": device})
+    options = ["--nodes", "2,3", "--batch", "1", "--layers", "1", "--repeats", "2", "--inputs", "cold"]
+    variants = ["--variants", "state copy,dense torch,fused verify+commit"]
+    assert run("bench", "kernel", *options, *variants, "--out", "new/kernel.json") == 0
+    output = capsys.readouterr().out
+    assert output.startswith("| tree | depth | batch | nodes | inputs | layers | variant | us per layer |")
+    assert "written: new/kernel.json, new/kernel.md and new/kernel.svg" in output
+    document = json.loads((tmp_path / "new/kernel.json").read_text())
+    assert [entry["nodes"] for entry in document["results"]] == [2, 3]
+    assert document["results"][1]["variants"][2]["time"]["median"] > 0
+    assert "## Memory" in (tmp_path / "new/kernel.md").read_text()
+    assert "dense torch" in (tmp_path / "new/kernel.svg").read_text()

@@ -1,10 +1,12 @@
 """Launcher of the dense tree kernel for the gated delta rule; the mathematics is in ``kernels/README.md``."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from tfm_kernels.launching import check_place, load_kernels
 
 MAX_NODES = 128
 MAX_DIM = 256
@@ -58,22 +60,14 @@ def gdn_tree_dense(
         ModuleNotFoundError: if Triton is not installed.
     """
     _check(query, key, value, log_decay, beta, state, ancestors)
-    kernel, interpreted = _load_kernel()
-    if interpreted and query.dtype == torch.bfloat16:
-        raise ValueError(
-            "Triton's interpreter multiplies the bit patterns of bfloat16 numbers; pass float32, or run on a GPU"
-        )
-    if not interpreted and query.device.type != "cuda":
-        raise ValueError(
-            f"the Triton kernel runs on a GPU and the tensors are on {query.device}: move them to a GPU, use the "
-            "PyTorch reference, or set TRITON_INTERPRET=1 before Python starts to try the kernel on the CPU"
-        )
+    kernels, interpreted = load_kernels("_gdn_tree_dense")
+    check_place(interpreted, query)
     geometry = Geometry.of(key, value)
     path_sum, path_rest = _path_sums(log_decay, ancestors)
     output, update = (torch.empty(value.shape, dtype=torch.float32, device=value.device) for _ in range(2))
     programs = (math.ceil(geometry.value_dim / TILE), math.prod(value.shape[:-2]))
     if 0 not in programs:
-        kernel[programs](
+        kernels.gdn_tree_dense_kernel[programs](
             query.contiguous(),
             key.contiguous(),
             value.contiguous(),
@@ -140,16 +134,3 @@ def _check(
             raise ValueError(f"{name} is on {tensor.device} and query on {query.device}; move them to one device")
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor, _, _ in expected.values()):
         raise ValueError("the Triton kernel has no gradients; use torch.no_grad() or the PyTorch reference")
-
-
-def _load_kernel() -> tuple[Any, bool]:
-    """The kernel, and whether Triton chose to interpret it when it was first imported."""
-    try:
-        import triton
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "the Triton kernel needs Triton, which is not installed: pip install triton, or use the PyTorch reference"
-        ) from error
-    from tfm_kernels._gdn_tree_dense import gdn_tree_dense_kernel
-
-    return gdn_tree_dense_kernel, not isinstance(gdn_tree_dense_kernel, triton.JITFunction)

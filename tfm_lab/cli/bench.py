@@ -257,8 +257,8 @@ def kernel(
     print_table(time_table(results).markdown())
     print_table(memory.markdown())
     if out is not None:
-        write_whole(_kernel_plot(results), out.with_suffix(".svg"))
         save_kernel_bench(results, memory, {"layers": layers, "repeats": repeats, "dtype": "bfloat16"}, out)
+        write_whole(_kernel_plot(results), out.with_suffix(".svg"))
         click.echo(f"written: {out}, {out.with_suffix('.md')} and {out.with_suffix('.svg')}")
 
 
