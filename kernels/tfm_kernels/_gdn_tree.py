@@ -169,9 +169,9 @@ def prepare_kernel(
     log_decays,  # [batch x HV, nodes]
     key_norms,  # [batch x HV, nodes]
     scratch,  # [batch x HV, blocks, 512]
-    scale, nodes, blocks,
+    scale, nodes, blocks, path_rows,
     row_batch, row_node, gate_batch, gate_node,
-    HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, PATH: tl.constexpr,
+    HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     KEY_STEP: tl.constexpr, PENDING: tl.constexpr, FOLD_TILE: tl.constexpr, WALK: tl.constexpr, WIDE: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
@@ -226,8 +226,8 @@ def prepare_kernel(
                 squares += tl.sum(query_b.to(tl.float32) * query_b.to(tl.float32), 1)
             norm_b = tl.rsqrt(tl.sum(tl.where(eye, gram_bb, 0.0), 1) + 1e-6)
             norm_q = tl.rsqrt(squares + 1e-6) * scale
-            for start in range(0, PATH, 16):
-                p = tl.load(path + (request * blocks + block) * PATH + start + r)
+            for start in range(0, path_rows, 16):
+                p = tl.load(path + (request * blocks + block) * path_rows + start + r)
                 log_p, _ = _gates(a, b, A, dt, tl.maximum(p, 0) * gate_node, p >= 0)
                 sum_b += _row_sums((start + r)[None, :] < prefix[:, None], log_p)
         else:
@@ -344,9 +344,9 @@ def walk_kernel(
     query, key, value, path, words, mixing, factors, log_decays, key_norms, state, slots,
     update,  # [batch x HV, nodes, DV]
     output,  # [batch, nodes, HV, DV]
-    nodes, blocks,
+    nodes, blocks, path_rows,
     row_batch, row_node, value_batch, value_node,
-    HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, PATH: tl.constexpr,
+    HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     KEY_STEP: tl.constexpr, VALUE_TILE: tl.constexpr, WIDE: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (DV / VALUE_TILE, batch x HV). A block reads the updates of its path, which this program has stored."""
@@ -386,10 +386,10 @@ def walk_kernel(
         o = tl.load(factor + 64)[:, None] * _state_product(q, s, WIDE)
         # From the last tile of the path to the root; ``below`` grows by the decays of the tiles that lie behind.
         below = _row_sums((((word[:, None] >> r[None, :]) & 1) != 0) | eye, log_b)
-        tiles = tl.minimum((tl.max(prefix) + 15) // 16, PATH // 16)
+        tiles = tl.minimum((tl.max(prefix) + 15) // 16, path_rows // 16)
         for tile in range(tiles):
             position = (tiles - 1 - tile) * 16 + r
-            p = tl.load(path + (request * blocks + block) * PATH + position)
+            p = tl.load(path + (request * blocks + block) * path_rows + position)
             here_p = p >= 0
             p = tl.maximum(p, 0)
             above = (position[None, :] < prefix[:, None]) & here_p[None, :]

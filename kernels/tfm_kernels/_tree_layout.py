@@ -7,11 +7,11 @@ import triton.language as tl
 @triton.jit
 def layout_kernel(
     parents,  # [batch, nodes]: -1 at the root, -2 at the padding behind the last node
-    path,  # [batch, blocks, PATH]: ancestors of a block's first node, root first, then -1
+    path,  # [batch, blocks, path_rows]: ancestors of a block's first node, root first, then -1
     words,  # [batch, blocks x 16]
     taps,  # [batch, nodes, WIDTH]: rows of [window; inputs] under the taps of the convolution
-    nodes, blocks, parent_batch,
-    PATH: tl.constexpr, WIDTH: tl.constexpr,
+    nodes, blocks, path_rows, parent_batch,
+    WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Grid: (blocks, batch).
 
@@ -51,16 +51,16 @@ def layout_kernel(
         ancestor = tl.where(up < ancestor, tl.maximum(up, -1), -1)
     depth = tl.sum(tl.where(r == 0, prefix, 0), 0)
     word = tl.where(exists, (1 << 30) | (prefix << 16) | bits, 0)
-    good = (tl.min(sound.to(tl.int32), 0) > 0) & (depth <= PATH)
+    good = (tl.min(sound.to(tl.int32), 0) > 0) & (depth <= path_rows)
     tl.store(words + (request * blocks + block) * 16 + r, tl.where(good, word, -1))
 
-    path += (request * blocks + block) * PATH
-    for start in range(0, PATH, 16):
+    path += (request * blocks + block) * path_rows
+    for start in range(0, path_rows, 16):
         tl.store(path + start + r, tl.full([16], -1, tl.int32), mask=start + r >= depth)
     node = tl.sum(tl.where(r == 0, parent, 0), 0)
     position = depth - 1
     while node >= 0:
-        tl.store(path + position, node, mask=position < PATH)
+        tl.store(path + position, node, mask=position < path_rows)
         up = tl.load(parents + node)
         node = tl.where(up < node, up, -1)
         position -= 1

@@ -158,17 +158,17 @@ def gdn_tree_verify(
     rows, values = row_strides("key", key), row_strides("value", value)
     sizes: dict[str, Any] = {"HK": key_heads, "HV": value_heads, "DK": key_dim, "DV": value_dim}
     common = sizes | {"WIDE": wide, "CHAINED": settings.chained}
-    steps = {"PATH": path, "KEY_STEP": min(settings.key_step, key_dim)}
+    key_step = min(settings.key_step, key_dim)
     walks = path > BLOCK
     # Without a pending path there are no programs behind the blocks, and nothing reads these.
     folded = pending or Pending(key, mixing, mixing, mixing, pool.slots)
     fold_programs = value_dim // settings.fold_tile if pending else 0
     kernels.prepare_kernel[(blocks + fold_programs, heads)](
         query, key, a, b, A_log, dt_bias, tree.path, tree.words, pool.states, pool.slots, *folded,
-        mixing, factors, stash.log_decay, stash.key_norm, scratch, key_dim**-0.5, nodes, blocks,
+        mixing, factors, stash.log_decay, stash.key_norm, scratch, key_dim**-0.5, nodes, blocks, path,
         *rows, *row_strides("a", a),
         PENDING=folded.key.shape[1] if pending else BLOCK, FOLD_TILE=settings.fold_tile, WALK=walks,
-        **steps, **common, num_warps=settings.prepare_warps,
+        KEY_STEP=key_step, **common, num_warps=settings.prepare_warps,
     )  # fmt: skip
     options: dict[str, Any] = {"VALUE_TILE": settings.value_tile, "num_warps": settings.warps}
     if settings.chained:
@@ -178,8 +178,8 @@ def gdn_tree_verify(
         # One stage, so no software pipelining: the kernel reads back what it wrote.
         kernels.walk_kernel[(tiles, heads)](
             query, key, value, tree.path, tree.words, mixing, factors, stash.log_decay, stash.key_norm, pool.states,
-            pool.slots, stash.update, output, nodes, blocks, *rows, *values, **steps, **common, **options,
-            num_stages=1,
+            pool.slots, stash.update, output, nodes, blocks, path, *rows, *values,
+            KEY_STEP=key_step, **common, **options, num_stages=1,
         )  # fmt: skip
     else:
         kernels.blocks_kernel[(tiles, settings.groups, heads)](

@@ -77,6 +77,6 @@ def tree_layout(parents: Tensor, max_depth: int | None = None, width: int = 4) -
     )
     if batch:
         kernels.layout_kernel[(blocks, batch)](
-            parents, path, words, taps, nodes, blocks, nodes, PATH=rows, WIDTH=width, num_warps=1
+            parents, path, words, taps, nodes, blocks, rows, nodes, WIDTH=width, num_warps=1
         )
     return TreeLayout(parents, path, words, taps)

@@ -21,7 +21,7 @@ POINTERS = {
     "rows": "query key value a b output pending_key x weight windows y",
 }
 ALIGNED = {"row_batch", "row_node", "value_batch", "value_node", "gate_batch", "gate_node", "x_batch", "x_node"}
-ALIGNED |= {"channels", "x_layer", "layer_windows", "key_layer", "key_batch", "key_node"}
+ALIGNED |= {"path_rows", "channels", "x_layer", "layer_windows", "key_layer", "key_batch", "key_node"}
 RECORD = Path(__file__).with_name("sm90_resources.json")
 QWEN = {"HK": 16, "HV": 48, "DK": 128, "DV": 128}
 SMALL = {"HK": 2, "HV": 4, "DK": 64, "DV": 64}
@@ -49,16 +49,12 @@ def tree_variants(element: str, heads: dict[str, int], settings: Settings, label
     chained = {"launch_pdl": True} if settings.chained else {}
     kernels = _gdn_tree
     return {
-        f"prepare {label}": variant(
-            kernels.prepare_kernel, element, settings.prepare_warps, common | {"PATH": 16, "WALK": False}
-        ),
+        f"prepare {label}": variant(kernels.prepare_kernel, element, settings.prepare_warps, common | {"WALK": False}),
         f"prepare for walk {label}": variant(
-            kernels.prepare_kernel, element, settings.prepare_warps, common | {"PATH": 128, "WALK": True}
+            kernels.prepare_kernel, element, settings.prepare_warps, common | {"WALK": True}
         ),
         f"blocks {label}": variant(kernels.blocks_kernel, element, settings.warps, products, **chained),
-        f"walk {label}": variant(
-            kernels.walk_kernel, element, settings.warps, products | {"PATH": 128}, num_stages=1, **chained
-        ),
+        f"walk {label}": variant(kernels.walk_kernel, element, settings.warps, products, num_stages=1, **chained),
     }
 
 
@@ -77,17 +73,17 @@ def main() -> None:
     tiles = {"WIDTH": 4, "NODE_TILE": 16, "CHANNEL_TILE": 128, "SILU": True, "ROWS": 4}
     table["convolution bf16"] = variant(_tree_convolution.convolution_kernel, "bf16", 4, tiles)
     table["window bf16"] = variant(_tree_convolution.window_kernel, "bf16", 4, tiles)
-    table["layout"] = variant(_tree_layout.layout_kernel, "bf16", 1, {"PATH": 16, "WIDTH": 4})
+    table["layout"] = variant(_tree_layout.layout_kernel, "bf16", 1, {"WIDTH": 4})
     if "--all" in sys.argv:
         for value_tile in (16, 32, 64, 128):
             for warps in (1, 2, 4, 8):
                 chosen = default._replace(value_tile=value_tile, warps=warps)
-                products = QWEN | {"VALUE_TILE": value_tile, "GROUPS": 1, "PATH": 128, "KEY_STEP": 128}
+                products = QWEN | {"VALUE_TILE": value_tile, "GROUPS": 1, "KEY_STEP": 128}
                 label = f"bf16 128, tile {value_tile}, {chosen.warps} warps"
                 table[f"blocks {label}"] = variant(_gdn_tree.blocks_kernel, "bf16", warps, products)
                 table[f"walk {label}"] = variant(_gdn_tree.walk_kernel, "bf16", warps, products, num_stages=1)
         for warps in (1, 2, 4):
-            constants = QWEN | {"PATH": 16, "KEY_STEP": 128, "WALK": False, "PENDING": 16, "FOLD_TILE": 16}
+            constants = QWEN | {"KEY_STEP": 128, "WALK": False, "PENDING": 16, "FOLD_TILE": 16}
             table[f"prepare bf16 128, {warps} warps"] = variant(_gdn_tree.prepare_kernel, "bf16", warps, constants)
     if "--record" in sys.argv:
         recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}

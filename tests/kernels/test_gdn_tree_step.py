@@ -10,7 +10,7 @@ from gdn_cases import error_ratio
 from step_cases import StepInputs, accepted_paths, new_pool, padded_parents, recurrence, step_inputs
 from tfm_kernels.gdn_tree import Settings, accept_path, flush, gdn_tree_verify, settings_for
 from tfm_kernels.launching import load_kernels
-from trees import TREES, binary, chain, comb, preordered, random_tree, star
+from trees import TREES, chain, comb, preordered, random_tree, star
 
 from tfm_lab.gdn import step
 from tfm_lab.gdn.step import StatePool
@@ -18,7 +18,7 @@ from tfm_lab.tree import DraftTree
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 needs_interpreter = pytest.mark.skipif(DEVICE == "cuda", reason="about Triton's interpreter; a GPU is used here")
-RAGGED = [preordered(random_tree(35, seed=1)), preordered(comb(15, 20)), star(17), chain(2)]
+RAGGED = [preordered(random_tree(33, seed=1)), preordered(comb(15, 20)), chain(2)]
 
 
 def on_device(pool: StatePool) -> StatePool:
@@ -60,7 +60,7 @@ def assert_step_accurate(
 
 @pytest.mark.parametrize("max_depth", [16, None], ids=["blocks", "walk"])
 def test_ragged_trees(max_depth):
-    assert_step_accurate(RAGGED, step_inputs(4, 35, seed=1, heads=(1, 2)), max_depth)
+    assert_step_accurate(RAGGED, step_inputs(3, 33, seed=1), max_depth)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 15, 16, 17, 33])
@@ -69,9 +69,7 @@ def test_sizes_around_whole_blocks(nodes):
     assert_step_accurate([tree], step_inputs(1, nodes, seed=nodes), 15)
 
 
-@pytest.mark.parametrize(
-    "tree", [chain(50), preordered(comb(30, 40)), preordered(binary(31))], ids=["chain", "comb", "binary"]
-)
+@pytest.mark.parametrize("tree", [chain(34), preordered(comb(30, 40)), star(18)], ids=["chain", "comb", "star"])
 def test_paths_of_several_tiles(tree):
     assert_step_accurate([tree], step_inputs(1, len(tree), seed=2))
 
@@ -121,7 +119,7 @@ def test_zero_and_tiny_rows_and_gates_at_their_ends():
 
 
 def test_padding_is_neither_read_nor_written_to_neighbours():
-    inputs = step_inputs(4, 35, seed=1)
+    inputs = step_inputs(3, 33, seed=1)
     for request, tree in enumerate(RAGGED):
         for rows in inputs[:5]:
             rows[request, len(tree) :] = torch.nan
@@ -169,15 +167,15 @@ def _mirrored_preorder(tree: DraftTree) -> list[int]:
 
 
 def test_lagged_commits_end_where_immediate_and_sequential_ones_do():
-    trees = [preordered(random_tree(18, seed=15)), preordered(comb(4)), chain(1)]
-    pool = new_pool(3, step_inputs(3, 18, seed=0), seed=16)
+    trees = [preordered(random_tree(18, seed=15)), preordered(comb(4))]
+    pool = new_pool(2, step_inputs(2, 18, seed=0), seed=16)
     lagged, immediate, exact = on_device(pool), on_device(pool), pool.states.double()
     layout, pending = layout_of(trees, 15), None
     for number in range(3):
-        inputs = step_inputs(3, 18, seed=number)
+        inputs = step_inputs(2, 18, seed=number)
         output, stash = gdn_tree_verify(*inputs.to(DEVICE), layout, lagged, pending)
         at_once, stash_at_once = gdn_tree_verify(*inputs.to(DEVICE), layout, immediate)
-        leaves = [(5 * number + 4) % 18, number, 0 if number else -1]
+        leaves = [(5 * number + 4) % 18, (0, -1, 6)[number]]
         accepted = accepted_paths(trees, leaves).to(DEVICE)
         pending = accept_path(stash, accepted)
         flush(immediate, accept_path(stash_at_once, accepted))
@@ -211,7 +209,7 @@ def test_all_layers_are_gathered_in_one_launch():
         assert torch.equal(stacked, torch.stack([one, two]))
 
 
-@pytest.mark.parametrize("name", ["root", "chain-17", "chain-64", "star-33", "binary-31", "random-65-preorder"])
+@pytest.mark.parametrize("name", ["root", "chain-17", "star-33", "random-65-preorder"])
 def test_layouts_from_the_device_are_those_of_the_reference(name):
     parents = padded_parents([preordered(TREES[name]), *RAGGED[1:3]])
     for max_depth in (64, None):
@@ -243,9 +241,9 @@ def test_a_tree_deeper_than_promised_gives_no_numbers():
 
 
 def test_the_step_of_the_package_takes_either_implementation():
-    inputs = step_inputs(4, 35, seed=1)
-    pool = new_pool(4, inputs, seed=22)
-    held, layout, accepted = on_device(pool), layout_of(RAGGED, 16), accepted_paths(RAGGED, [34, 3, -1, 1])
+    inputs = step_inputs(3, 33, seed=1)
+    pool = new_pool(3, inputs, seed=22)
+    held, layout, accepted = on_device(pool), layout_of(RAGGED, 16), accepted_paths(RAGGED, [32, 3, -1])
     wanted, stash = step.tree_step(*inputs, step.tree_layout(padded_parents(RAGGED)), pool)
     got, kernel_stash = step.tree_step(*inputs.to(DEVICE), layout, held, impl="triton")
     pending = step.accept_path(kernel_stash, accepted.to(DEVICE), impl="triton")
@@ -274,8 +272,8 @@ def test_bfloat16_rows_with_a_split_state(monkeypatch, max_depth):
 
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", product)
     monkeypatch.setattr("tfm_kernels.gdn_tree.check_place", lambda *_, **__: None)
-    rounded = [rows.bfloat16() for rows in step_inputs(4, 35, seed=1)[:5]]
-    inputs = StepInputs(*rounded, *step_inputs(4, 35, seed=1)[5:])
+    rounded = [rows.bfloat16() for rows in step_inputs(3, 33, seed=1)[:5]]
+    inputs = StepInputs(*rounded, *step_inputs(3, 33, seed=1)[5:])
     assert_step_accurate(RAGGED, inputs, max_depth, bound=2e-5)
 
 
