@@ -118,6 +118,16 @@ def test_zero_and_tiny_rows_and_gates_at_their_ends():
     assert_step_accurate([tree], inputs, 15)
 
 
+def test_small_gates_of_fast_heads():
+    """softplus(-18) is 1.5e-8, which is lost beside 1, and here it decides the decay."""
+    tree = preordered(random_tree(17, seed=23))
+    inputs = step_inputs(1, 17, seed=24)
+    inputs.A_log[...] = 17.0
+    inputs.dt_bias[...] = 0.0
+    inputs.a[...] = 0.1 * inputs.a - 18.0
+    assert_step_accurate([tree], inputs, 15)
+
+
 def test_padding_is_neither_read_nor_written_to_neighbours():
     inputs = step_inputs(3, 33, seed=1)
     for request, tree in enumerate(RAGGED):
