@@ -25,6 +25,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 jaxtyping.install_import_hook(["tfm_lab"], "runtime_types.checked")
 
+collect_ignore_glob = ["kernels/compile_*.py"]  # programs that tests start, in a process of their own
+
 import torch  # noqa: E402
 
 import tfm_lab  # noqa: E402, F401  (settles Triton's mode before anything can import Triton)
