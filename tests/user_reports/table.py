@@ -54,6 +54,7 @@ REPORTS: dict[int, Report] = {
         (
             f"{EDGES}test_seeded_draws_emit_the_target_frequencies",
             f"{ACCEPTANCE}test_one_source_of_draws_or_two_give_the_same_exact_law",
+            f"{ACCEPTANCE}test_drafting_and_acceptance_draw_from_streams_of_their_own",
             f"{ACCEPTANCE}test_what_the_drafter_draws_never_moves_the_text",
         ),
     ),
@@ -113,6 +114,7 @@ REPORTS: dict[int, Report] = {
             f"{LOOP}test_never_more_tokens_than_asked_for_even_when_everything_is_accepted",
             f"{LOOP}test_the_context_is_filled_and_never_overrun",
             f"{LENGTHS}test_a_drafter_that_is_always_right_gets_no_token_more",
+            f"{LENGTHS}test_a_tree_deeper_than_what_is_left_gets_no_token_more",
             f"{LENGTHS}test_a_prompt_that_leaves_little_room_gets_no_token_more",
         ),
     ),

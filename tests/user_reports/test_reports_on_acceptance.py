@@ -1,16 +1,16 @@
 """Reports 1 to 5: which drafts are accepted, and what takes the place of a rejected one."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from models.oracle import random_tokens
 from user_reports.worlds import GREEDY, SAMPLED, WORLDS, decode_foreknowing, world
 
-from tfm_lab.decoding import DecodeConfig, DecodeSession, autoregressive_decode, speculative_decode
-from tfm_lab.distributions import SamplingConfig
+from tfm_lab.decoding import DecodeConfig, DecodeSession, Speculator, autoregressive_decode, speculative_decode
+from tfm_lab.distributions import SamplingConfig, TargetRows
 from tfm_lab.divergence import Divergence, first_divergence
-from tfm_lab.drafting import TreeConfig, TreeKind, dyspec_slots
+from tfm_lab.drafting import Draft, DraftSource, TreeConfig, TreeKind, dyspec_slots
 from tfm_lab.draws import Draws
 from tfm_lab.exact import (
     ROOT,
@@ -22,7 +22,8 @@ from tfm_lab.exact import (
     target_rows,
 )
 from tfm_lab.methods import METHODS
-from tfm_lab.verification import AcceptanceRule, greedy, rejection_swor, target_sample, traversal
+from tfm_lab.tree import DraftTree
+from tfm_lab.verification import Acceptance, AcceptanceRule, greedy, rejection_swor, target_sample, traversal
 
 pytestmark = pytest.mark.unchecked
 
@@ -39,6 +40,37 @@ def test_one_source_of_draws_or_two_give_the_same_exact_law(rule: AcceptanceRule
     together = [replace(verdict, probability=chance) for chance, verdict in enumerate_outcomes(draft_and_judge)]
     apart = exact_emission_distribution(dyspec_slots, rule, p, q, 3, config)
     torch.testing.assert_close(emission_distribution(together, p, 3, SAMPLED), apart, rtol=0.0, atol=1e-12)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Draws a few numbers as builder and as rule, and keeps them."""
+
+    drafting: list[int]
+    accepting: list[int]
+    name: str = "watched"
+
+    def build(self, root: int, source: DraftSource, config: TreeConfig, draws: Draws) -> Draft:
+        self.drafting.extend(draws.categorical(torch.ones(1000)) for _ in range(4))
+        return Draft(DraftTree.root_only(root), TreeKind.FIXED)
+
+    def supports(self, kind: TreeKind, sampling: SamplingConfig) -> None:
+        return
+
+    def __call__(self, draft: Draft, target: TargetRows, draws: Draws) -> Acceptance:
+        self.accepting.extend(draws.categorical(torch.ones(1000)) for _ in range(4))
+        return Acceptance((0,), draws.categorical(target.probabilities(0)))
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_drafting_and_acceptance_draw_from_streams_of_their_own(name: str) -> None:
+    """Report 1: in a decode, too, no three numbers in a row that drafting drew are drawn by acceptance."""
+    where, watched = world(name), Watched([], [])
+    speculator = Speculator("watched", where.drafter, None, watched.build, TreeKind.FIXED, watched)
+    speculative_decode(where.target, speculator, where.prompts[0], where.config(6, SAMPLED))
+    drawn = [{tuple(row[i : i + 3]) for i in range(len(row) - 2)} for row in (watched.drafting, watched.accepting)]
+    assert min(map(len, drawn)) > 12
+    assert not drawn[0] & drawn[1]
 
 
 @pytest.mark.parametrize("name", WORLDS)

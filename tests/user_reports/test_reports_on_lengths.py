@@ -53,6 +53,20 @@ def test_a_drafter_that_is_always_right_gets_no_token_more(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WORLDS)
+def test_a_tree_deeper_than_what_is_left_gets_no_token_more(name: str) -> None:
+    """Report 7: even a builder that ignores how deep it may go."""
+    where = world(name)
+    prompt, plain = where.prompts[0], where.plain(12)
+    for limit in (3, 5):
+        trace = decode_foreknowing(
+            where, [*prompt, *plain], len(prompt), where.config(limit), greedy, is_right=True, depth=6
+        )
+        assert trace.steps[0].accepted == 6
+        assert trace.tokens == plain[:limit]
+        assert trace.stop is StopReason.LENGTH
+
+
+@pytest.mark.parametrize("name", WORLDS)
 @pytest.mark.parametrize("room", [0, 1, 2, 3])
 def test_a_prompt_that_leaves_little_room_gets_no_token_more(name: str, room: int) -> None:
     """Report 7: the end of the context is a limit, too."""

@@ -69,16 +69,18 @@ class Foreknowing:
         text: prompt and continuation.
         vocab: number of tokens.
         is_right: whether the true tokens are among the proposed ones.
+        depth: of every tree, whatever the config allows; by default what it allows.
     """
 
-    def __init__(self, text: Sequence[int], vocab: int, is_right: bool) -> None:
+    def __init__(self, text: Sequence[int], vocab: int, is_right: bool, depth: int | None = None) -> None:
         self.position = 0
-        self._text, self._vocab = list(text), vocab
+        self._text, self._vocab, self._depth = list(text), vocab, depth
         self._offsets = (1, 0) if is_right else (1, 2)
 
     def __call__(self, root: int, source: DraftSource, config: TreeConfig, draws: Draws) -> Draft:
         assert self._text[self.position] == root
-        ahead = self._text[self.position + 1 : self.position + 1 + min(config.budget, config.max_depth)]
+        depth = min(config.budget, config.max_depth) if self._depth is None else self._depth
+        ahead = self._text[self.position + 1 : self.position + 1 + depth]
         tokens, parents, last = [root], [-1], 0
         for token in ahead:
             tokens += [(token + offset) % self._vocab for offset in self._offsets]
@@ -95,9 +97,10 @@ def decode_foreknowing(
     rule: AcceptanceRule,
     *,
     is_right: bool,
+    depth: int | None = None,
 ) -> DecodeTrace:
     """Decode after the first ``prompt`` tokens of a text whose continuation the drafter knows."""
-    builder = Foreknowing(text, where.target.config.vocab_size, is_right)
+    builder = Foreknowing(text, where.target.config.vocab_size, is_right, depth)
     speculator = Speculator("foreknowing", where.drafter, None, builder, TreeKind.FIXED, rule)
     session = DecodeSession(where.target, speculator, text[:prompt], config)
     while not session.is_finished:
