@@ -21,7 +21,7 @@ PLAIN = SamplingConfig()
 
 
 def judged(counts: Tensor, laws: Tensor) -> ChiSquared:
-    test = ChiSquared(laws.shape[1])
+    test = ChiSquared(laws.shape[1], least=0.0)
     test.add(counts, laws)
     return test
 
@@ -44,6 +44,22 @@ def test_a_class_that_never_has_a_chance_is_no_degree_of_freedom() -> None:
     assert test.freedom == 1
     assert test.statistic == pytest.approx(0.0, abs=1e-12)
     assert ChiSquared(3).p_value == 1.0
+
+
+def test_rare_classes_are_judged_together() -> None:
+    law = torch.tensor([[0.96, 0.02, 0.015, 0.005]], dtype=torch.float64)
+    counts = torch.tensor([[940.0, 30.0, 18.0, 12.0]], dtype=torch.float64)
+    test = ChiSquared(4)
+    test.add(counts, law)
+    two = torch.tensor([[0.96, 0.04]], dtype=torch.float64)
+    pooled = judged(torch.tensor([[940.0, 60.0]], dtype=torch.float64), two)
+    assert test.statistic == pytest.approx(pooled.statistic, rel=1e-6)
+    assert test.freedom == 1
+    assert test.least_expected == pytest.approx(40.0)
+    few = ChiSquared(4)
+    few.add(counts / 20, law)
+    assert few.freedom == 0
+    assert few.p_value == 1.0
 
 
 def test_parts_merge_into_the_whole() -> None:

@@ -21,6 +21,9 @@ from torch import Tensor
 LEVEL = 1e-7
 """Chance of a false alarm of one test in the limit of many tokens. Up to ten tests together stay at 1e-6."""
 
+LEAST = 25.0
+"""Expected tokens of a class below which the limit law is not trusted; such classes are pooled."""
+
 FAVOURITE = 0
 """Class of the token that the target likes best at its place."""
 
@@ -79,9 +82,11 @@ class ChiSquared:
 
     Args:
         classes: how many.
+        least: classes in which fewer tokens are expected are judged together.
     """
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, least: float = LEAST) -> None:
+        self._least = least
         self.emitted = torch.zeros(classes, dtype=torch.float64)
         self.expected = torch.zeros(classes, dtype=torch.float64)
         self._covariance = torch.zeros(classes, classes, dtype=torch.float64)
@@ -116,9 +121,14 @@ class ChiSquared:
     @property
     def statistic(self) -> float:
         values, vectors = self._spectrum()
-        along = vectors.T @ (self.emitted - self.expected)
+        along = vectors.T @ (self._pools() @ (self.emitted - self.expected))
         is_free = values > 0.0
         return float((along[is_free].square() / values[is_free]).sum())
+
+    @property
+    def least_expected(self) -> float:
+        """Expected tokens of the rarest class, after pooling."""
+        return float((self._pools() @ self.expected).min())
 
     @property
     def p_value(self) -> float:
@@ -135,10 +145,27 @@ class ChiSquared:
         """Total variation distance between the emitted and the expected shares of the classes."""
         return float((self.emitted - self.expected).abs().sum()) / (2.0 * max(1, self.tokens))
 
+    def _pools(self) -> Float[Tensor, "pools classes"]:
+        """Which classes are judged together: the frequent ones alone, the others with each other.
+
+        If too few tokens are expected in all the others together, the rarest of the frequent ones joins them.
+        """
+        order = self.expected.argsort().tolist()
+        rare = [index for index in order if self.expected[index] < self._least]
+        frequent = order[len(rare) :]
+        if rare and frequent and float(self.expected[rare].sum()) < self._least:
+            rare.append(frequent.pop(0))
+        members = [*([index] for index in sorted(frequent)), *([rare] if rare else [])]
+        pools = torch.zeros(len(members), len(order), dtype=torch.float64)
+        for row, classes in enumerate(members):
+            pools[row, classes] = 1.0
+        return pools
+
     def _spectrum(self) -> tuple[Tensor, Tensor]:
-        """Eigenvalues and eigenvectors of the covariance; what is rounding counts as 0."""
-        values, vectors = torch.linalg.eigh(self._covariance)
-        return torch.where(values > 1e-9 * values.max().clamp_min(1e-300), values, 0.0), vectors
+        """Eigenvalues and eigenvectors of the covariance of the pools; what is rounding counts as 0."""
+        pools = self._pools()
+        values, vectors = torch.linalg.eigh(pools @ self._covariance @ pools.T)
+        return torch.where(values > 1e-9 * self.expected.sum(), values, 0.0), vectors
 
 
 def count_tokens(

@@ -168,14 +168,14 @@ def frequency_table(tests: Tests) -> Table:
     rows = [
         (
             *(source, name, f"{test.tokens}", f"{test.statistic:.1f}", str(test.freedom), f"{test.p_value:.1e}"),
-            *(f"{test.distance:.4f}", f"{float(test.expected.min()):.0f}", "alarm" if test.is_alarm else "none"),
+            *(f"{test.distance:.4f}", f"{test.least_expected:.0f}", "alarm" if test.is_alarm else "none"),
         )
         for (source, name), test in tests.items()
     ]
     note = (
         "Emitted tokens in classes by frequency against the law of plain sampling after the same text. An alarm is a "
         f"p below {LEVEL:g}; it must come for the controls ({REDRAWN}) and for nothing else. Distance: total variation "
-        "between emitted and expected shares of the classes, sampling error included."
+        "between emitted and expected shares of the classes, sampling error included. Rare classes are pooled."
     )
     header = ("source", "method, rule", "tokens", "chi-squared", "degrees of freedom", "p", "distance")
     return Table("Frequencies of emitted tokens", note, (*header, "least expected in a class", "alarm"), rows)
