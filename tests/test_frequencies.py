@@ -182,6 +182,16 @@ def test_bad_input_is_one_sentence(
     assert_refused(["frequencies", *words], sentence, tmp_path, capsys)
 
 
+@pytest.mark.slow
+@pytest.mark.unchecked
+def test_too_few_tokens_are_no_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "report.json"
+    words = ["--tokens", "60", "--decoded", "0", "--places", "2", "--classes", "4", "--workers", "2"]
+    assert run("frequencies", *words, "--out", str(out)) == 1
+    assert "FAILED: too few tokens to notice the planted bias of tfm, target_sample" in capsys.readouterr().out
+    assert json.loads(out.read_text(encoding="utf-8"))["is_passed"] is False
+
+
 def test_the_command_needs_texts_to_go_on_from(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("frequencies", "--places", "100000", "--workers", "1") == 2
     assert "ask for fewer places" in capsys.readouterr().err

@@ -46,7 +46,14 @@ def command(
       tfm-lab frequencies --out tfm_lab/results/hybrid_chi_squared.json
     """
     from tfm_lab.distributions import SamplingConfig
-    from tfm_lab.evaluation.frequency_test import Plan, frequency_table, is_passed, run_plan, save_frequencies
+    from tfm_lab.evaluation.frequency_test import (
+        Plan,
+        false_alarms,
+        frequency_table,
+        missed_controls,
+        run_plan,
+        save_frequencies,
+    )
 
     check_report_path(out)
     sampling = SamplingConfig(temperature, top_k, top_p)
@@ -56,9 +63,14 @@ def command(
     with progress_bar("counting", places) as show:
         tests = run_plan(plan, workers, show)
     print_table(frequency_table(tests).markdown())
-    passed = is_passed(tests)
-    click.echo("passed: no alarm but for the controls" if passed else "FAILED: see the column alarm")
+    alarms, missed = false_alarms(tests), missed_controls(tests)
+    if alarms:
+        click.echo(f"FAILED: not the frequencies of plain sampling: {'; '.join(alarms)}")
+    elif missed:
+        click.echo(f"FAILED: too few tokens to notice the planted bias of {'; '.join(missed)}")
+    else:
+        click.echo("passed: no alarm but for the controls")
     if out is not None:
         save_frequencies(tests, plan, {"workers": workers, "dtype": "float32"}, out)
         click.echo(f"written: {out} and {out.with_suffix('.md')}")
-    return 0 if passed else 1
+    return 1 if alarms or missed else 0
