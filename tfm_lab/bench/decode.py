@@ -28,6 +28,7 @@ from tfm_lab.drafting import (
 )
 from tfm_lab.draws import SeededDraws
 from tfm_lab.evaluation.contexts import Context
+from tfm_lab.files import write_together
 from tfm_lab.methods import AUTOREGRESSIVE, make_speculator
 from tfm_lab.models.weaver import WeaverSession
 from tfm_lab.provenance import describe_run
@@ -131,11 +132,10 @@ def save_bench(tables: Sequence[StageTable], building: dict[str, Spread], setup:
         "methods": [replace_spreads(table) for table in tables],
         "tree_building_without_models": {name: spread._asdict() for name, spread in building.items()},
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     facts = ", ".join(f"{name}: {value}" for name, value in (provenance | setup).items())
     text = f"# Cost of a decoding step by stage\n\n{document['what'].capitalize()}. {facts}.\n\n"
-    path.with_suffix(".md").write_text(text + markdown_stages(tables, building), encoding="utf-8")
+    text += markdown_stages(tables, building)
+    write_together({path: json.dumps(document, indent=1) + "\n", path.with_suffix(".md"): text})
 
 
 def markdown_stages(tables: Sequence[StageTable], building: dict[str, Spread]) -> str:

@@ -11,6 +11,7 @@ from tfm_lab.bench.kernel import Measurement, Stopwatch, measure
 from tfm_lab.bench.kernel_cases import KernelCase, LayerShape
 from tfm_lab.bench.kernel_variants import fused
 from tfm_lab.evaluation.tables import NOTHING, Table
+from tfm_lab.files import write_together
 from tfm_lab.gdn import step
 from tfm_lab.provenance import describe_run
 
@@ -152,12 +153,11 @@ def save_kernel_bench(results: Results, memory: Table, setup: dict[str, Any], pa
         "provenance": facts,
         "results": [asdict(setting) | {"variants": [_plain(m) for m in group]} for setting, group in results],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     tables = (time_table(results), memory)
     provenance = ", ".join(f"{name}: {value}" for name, value in facts.items() if name != "threads")
     body = "\n".join(f"## {table.title}\n\n{table.note}\n\n{table.markdown()}" for table in tables)
-    path.with_suffix(".md").write_text(f"# Tree verification kernels\n\n{provenance}.\n\n{body}", encoding="utf-8")
+    text = f"# Tree verification kernels\n\n{provenance}.\n\n{body}"
+    write_together({path: json.dumps(document, indent=1) + "\n", path.with_suffix(".md"): text})
 
 
 def _plain(m: Measurement) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from tfm_lab.bench.wall_clock import Comparison, Plan
 from tfm_lab.evaluation.statistics import Bounded
 from tfm_lab.evaluation.tables import Table
+from tfm_lab.files import write_together
 from tfm_lab.provenance import describe_run
 from tfm_lab.trace import StageSeconds
 
@@ -64,12 +65,11 @@ def save_wall_clock(comparisons: Sequence[Comparison], tried: Tried, setup: dict
             for method, plans in tried.items()
         },
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     tables = (speed_table(comparisons), stage_table(comparisons), tuning_table(tried))
     provenance = ", ".join(f"{name}: {value}" for name, value in facts.items() if name != "threads")
     body = "\n".join(f"## {table.title}\n\n{table.note}\n\n{table.markdown()}" for table in tables)
-    path.with_suffix(".md").write_text(f"# Decoding on a CPU\n\n{provenance}.\n\n{body}", encoding="utf-8")
+    text = f"# Decoding on a CPU\n\n{provenance}.\n\n{body}"
+    write_together({path: json.dumps(document, indent=1) + "\n", path.with_suffix(".md"): text})
 
 
 def _plain(comparison: Comparison) -> dict[str, Any]:

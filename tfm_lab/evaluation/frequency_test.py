@@ -23,6 +23,7 @@ from tfm_lab.evaluation.contexts import load_contexts
 from tfm_lab.evaluation.emissions import REDRAWN, Contender, Place, Redraws, count_emissions, plain_laws
 from tfm_lab.evaluation.frequencies import LEVEL, ChiSquared, Classes
 from tfm_lab.evaluation.tables import Table
+from tfm_lab.files import write_together
 from tfm_lab.methods import make_speculator
 from tfm_lab.provenance import describe_run
 
@@ -207,11 +208,9 @@ def save_frequencies(tests: Tests, plan: Plan, setup: dict[str, Any], path: Path
         "tests": [_plain(source, name, test) for (source, name), test in tests.items()],
     }
     table = frequency_table(tests)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     provenance = ", ".join(f"{name}: {value}" for name, value in facts.items())
     body = f"# {table.title}\n\n{provenance}.\n\n{table.note}\n\n{table.markdown()}"
-    path.with_suffix(".md").write_text(body, encoding="utf-8")
+    write_together({path: json.dumps(document, indent=1) + "\n", path.with_suffix(".md"): body})
 
 
 def _plain(source: str, name: str, test: ChiSquared) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from tfm_lab.distributions import SamplingConfig
 from tfm_lab.divergence import Divergence, first_divergence
 from tfm_lab.drafting import TreeConfig
 from tfm_lab.evaluation.tables import Table
+from tfm_lab.files import write_together
 from tfm_lab.methods import make_speculator
 from tfm_lab.provenance import describe_run
 
@@ -110,12 +111,10 @@ def save_comparisons(comparisons: Sequence[Comparison], device: str, setup: dict
         "provenance": facts,
         "comparisons": [_plain(comparison) for comparison in comparisons],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     table = comparison_table(comparisons)
     provenance = ", ".join(f"{name}: {value}" for name, value in facts.items())
     body = f"# {table.title}\n\n{provenance}.\n\n{table.note}\n\n{table.markdown()}"
-    path.with_suffix(".md").write_text(body, encoding="utf-8")
+    write_together({path: json.dumps(document, indent=1) + "\n", path.with_suffix(".md"): body})
 
 
 def _plain(c: Comparison) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from tfm_lab.evaluation.settings import Evaluation
 from tfm_lab.evaluation.statistics import LEVEL, RESAMPLES, SEED
 from tfm_lab.evaluation.summary import ALL, Gain, Summary, gains, summarise
 from tfm_lab.evaluation.tables import ceiling_table, depth_table, gain_table, summary_table
+from tfm_lab.files import write_together
 from tfm_lab.provenance import describe_run
 
 TITLE = "Mean accepted length on held-out contexts"
@@ -75,7 +76,7 @@ def write_report(
         path.with_suffix(".md"): "\n".join(text),
         path.with_suffix(".html"): html_page(TITLE, [f"{WHAT.capitalize()}.", *notes], facts, figures, tables),
     }
-    _write_together(files)
+    write_together(files)
 
 
 def _notes(overall: Sequence[Summary]) -> list[str]:
@@ -93,21 +94,6 @@ def _notes(overall: Sequence[Summary]) -> list[str]:
             "rules that is what decoding gives, up to near ties in floating point."
         )
     return notes
-
-
-def _write_together(files: Mapping[Path, str]) -> None:
-    """All files are complete on the disk before the first one takes its place."""
-    places = {path.resolve(): text for path, text in files.items()}
-    scratch = {place: place.with_name(f".{place.name}.part") for place in places}
-    try:
-        for place, text in places.items():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            scratch[place].write_text(text, encoding="utf-8")
-        for place, part in scratch.items():
-            part.replace(place)
-    finally:
-        for part in scratch.values():
-            part.unlink(missing_ok=True)
 
 
 def _without_nan(value: Any) -> Any:
