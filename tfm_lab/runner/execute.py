@@ -24,6 +24,9 @@ HARMLESS_STDERR = (
     "Kernel is running over TCP without encryption",
     "KeyboardInterrupt caught in kernel",
 )
+# A kernel that ends while its sockets close may abort inside libzmq (zeromq/libzmq issues 1307 and 3715). Its work is
+# done by then; before its last cell is done the same line stands for a failure.
+HARMLESS_AFTER_THE_LAST_CELL = ("Assertion failed: pfd.revents & POLLIN",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ def execute(
         }
         (folder / "job.json").write_text(json.dumps(job))
         started = time.monotonic()
-        with (folder / "stderr.txt").open("wb") as stderr:
+        with (folder / "stderr.txt").open("ab") as stderr:
             worker = subprocess.Popen(
                 [sys.executable, "-m", "tfm_lab.runner.worker", str(folder)],
                 env=_environment(folder, limits.threads),
@@ -174,16 +177,27 @@ def _outcome(
     notebook = None
     with suppress(FileNotFoundError, nbformat.reader.NotJSONError):  # killed before or while it was written
         notebook = nbformat.read(folder / "executed.ipynb", as_version=4)
-    lines = (folder / "stderr.txt").read_text(errors="replace").splitlines()
-    stderr = tuple(line for line in lines if line.strip() and not any(known in line for known in HARMLESS_STDERR))
     result_file = folder / "result.json"
     result = json.loads(result_file.read_text()) if result_file.exists() else {"error": "", "cpu_seconds": 0.0}
+    stderr = _unexpected((folder / "stderr.txt").read_bytes(), result.get("stderr_bytes_of_cells"))
     if not in_time:
         result["error"] = f"stopped after {limits.notebook_seconds:g} s, the limit for the whole notebook"
     elif not result_file.exists():
         result["error"] = f"the process that ran it ended early: {stderr[-1] if stderr else 'no message'}"
     failure = f"{describe_cell(source, _place(source, folder))}: {result['error']}" if result["error"] else ""
     return Execution(notebook, " ".join(failure.split()), stderr, wall_seconds, result["cpu_seconds"], peak_bytes)
+
+
+def _unexpected(written: bytes, of_cells: int | None) -> tuple[str, ...]:
+    """Lines on standard error that mean something; ``of_cells`` bytes were there when the last cell was done."""
+    of_cells = len(written) if of_cells is None else of_cells
+    parts = ((written[:of_cells], ()), (written[of_cells:], HARMLESS_AFTER_THE_LAST_CELL))
+    return tuple(
+        line
+        for part, also_harmless in parts
+        for line in part.decode(errors="replace").splitlines()
+        if line.strip() and not any(known in line for known in (*HARMLESS_STDERR, *also_harmless))
+    )
 
 
 def describe_cell(notebook: NotebookNode, number: int) -> str:

@@ -1,8 +1,9 @@
 """The process that executes one notebook: ``python -m tfm_lab.runner.worker FOLDER``.
 
 The folder holds ``job.json`` on entry. The worker appends to ``cells.jsonl`` when a cell starts, lets papermill write
-``executed.ipynb`` as it goes, and leaves ``result.json`` when it is done. A separate process lets the runner end a hung
-notebook from outside.
+``executed.ipynb`` as it goes, and leaves ``result.json`` when it is done: the error if there was one, the kernel's
+processor time, and how much of ``stderr.txt`` was written before the last cell was done. A separate process lets the
+runner end a hung notebook from outside.
 """
 
 import json
@@ -23,6 +24,11 @@ def main(folder: Path) -> None:
         with (folder / "cells.jsonl").open("a") as log:
             log.write(json.dumps({"id": cell.get("id", ""), "index": cell_index}) + "\n")
 
+    stderr_bytes = {}
+
+    def note_stderr(cell: Any, cell_index: int, execute_reply: Any) -> None:
+        stderr_bytes["of_cells"] = (folder / "stderr.txt").stat().st_size
+
     error = ""
     try:
         papermill.execute_notebook(
@@ -34,6 +40,7 @@ def main(folder: Path) -> None:
             progress_bar=False,
             execution_timeout=job["cell_seconds"],
             on_cell_start=log_cell,
+            on_cell_executed=note_stderr,
             store_widget_state=False,
         )
     except papermill.PapermillExecutionError as failure:
@@ -43,7 +50,11 @@ def main(folder: Path) -> None:
     except DeadKernelError:
         error = "the kernel died (often too little memory)"
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    result = {"error": error, "cpu_seconds": usage.ru_utime + usage.ru_stime}
+    result = {
+        "error": error,
+        "cpu_seconds": usage.ru_utime + usage.ru_stime,
+        "stderr_bytes_of_cells": stderr_bytes.get("of_cells"),
+    }
     (folder / "result.json").write_text(json.dumps(result))
 
 
