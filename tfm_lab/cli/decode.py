@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -49,6 +49,13 @@ if TYPE_CHECKING:
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the trace to this file."
 )
+@click.option(
+    "--kernels",
+    type=click.Choice(["reference", "triton"]),
+    default="reference",
+    show_default=True,
+    help="What verifies trees in Gated DeltaNet layers: PyTorch, or the fused kernels (a GPU; float32 or bfloat16).",
+)
 @bundle_option()
 @target_option()
 @device_option()
@@ -68,6 +75,7 @@ def command(
     chat: bool,
     colour: bool,
     json_path: Path | None,
+    kernels: Literal["reference", "triton"],
     bundle: str,
     target: str | None,
     device: str,
@@ -113,6 +121,7 @@ def command(
     else:
         models = load_bundle(bundle, target=target, dtype=weights, device=place)
         speculator = make_speculator(method, models.drafter, models.weaver, sampling, rule, models.autoregressive)
+    models.target.use_kernels(kernels)
     prepare_models(models)
     config = DecodeConfig(max_new_tokens, sampling, tree, models.target.config.stop_tokens, seed)
     tokens = models.chat(text) if chat else models.encode(text)

@@ -5,10 +5,18 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
+from tfm_kernels.tree_layout import TreeLayout
 from torch import Tensor, nn
 
 from tfm_lab import gdn
 from tfm_lab.models.config import DeltaNetConfig
+from tfm_lab.models.delta_net_pool import (
+    DeltaNetPool,
+    PooledDeltaNetState,
+    PooledDeltaNetWrites,
+    commit_pooled,
+    verify_pooled,
+)
 from tfm_lab.models.layers import RMSNorm, at_least_float32, merge_heads, split_heads
 from tfm_lab.models.state import DeltaNetState, DeltaNetWrites
 
@@ -35,7 +43,7 @@ class GatedDeltaNet(nn.Module):
         return self.extend(x, self.empty_state(x.shape[0], x.dtype, x.device))[0]
 
     def extend(
-        self, x: Float[Tensor, "batch tokens channels"], state: DeltaNetState
+        self, x: Float[Tensor, "batch tokens channels"], state: DeltaNetState | PooledDeltaNetState
     ) -> tuple[Float[Tensor, "batch tokens channels"], DeltaNetState]:
         """Process new tokens in order and commit them all."""
         mixed, window = gdn.causal_convolution(self.in_proj_qkv(x), self._convolution_weight, state.window)
@@ -49,7 +57,7 @@ class GatedDeltaNet(nn.Module):
         x: Float[Tensor, "batch nodes channels"],
         ancestors: Bool[Tensor, "nodes nodes"],
         convolution_ancestors: Int[Tensor, "nodes width"],
-        state: DeltaNetState,
+        state: DeltaNetState | PooledDeltaNetState,
     ) -> tuple[Float[Tensor, "batch nodes channels"], DeltaNetWrites]:
         """Outputs of all nodes, each as if its root path alone had been processed; ``state`` is unchanged."""
         convolution_inputs = self.in_proj_qkv(x)
@@ -57,8 +65,26 @@ class GatedDeltaNet(nn.Module):
         verified = gdn.tree_verify(*self._delta_inputs(mixed, x), state.matrix, ancestors)
         return self._finish(verified.output, x), DeltaNetWrites(verified.writes, convolution_inputs)
 
-    def commit(self, state: DeltaNetState, writes: DeltaNetWrites, path: Tensor) -> DeltaNetState:
+    def verify_by_kernels(
+        self, x: Float[Tensor, "batch nodes channels"], layout: TreeLayout, state: DeltaNetState | PooledDeltaNetState
+    ) -> tuple[Float[Tensor, "batch nodes channels"], PooledDeltaNetWrites]:
+        """The outputs of :meth:`verify` for nodes in depth-first order, through the fused kernels."""
+        if isinstance(state, DeltaNetState):
+            state = PooledDeltaNetState(DeltaNetPool(state.matrix, state.window), 0, None)
+        projections = self.in_proj_qkv(x), self.in_proj_a(x), self.in_proj_b(x)
+        parameters = self._convolution_weight, self.A_log, self.dt_bias
+        output, writes = verify_pooled(*projections, *parameters, self.config, layout, state)
+        return self._finish(output.transpose(1, 2), x), writes
+
+    def commit(
+        self,
+        state: DeltaNetState | PooledDeltaNetState,
+        writes: DeltaNetWrites | PooledDeltaNetWrites,
+        path: Tensor,
+    ) -> DeltaNetState | PooledDeltaNetState:
         """The state after the nodes on ``path`` (root first), in closed form."""
+        if isinstance(writes, PooledDeltaNetWrites):
+            return commit_pooled(writes, path)
         matrix = gdn.commit_path(state.matrix, writes.tree, path)
         return DeltaNetState(matrix, gdn.commit_window(state.window, writes.convolution_inputs, path))
 

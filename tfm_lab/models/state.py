@@ -1,6 +1,7 @@
 """What a target remembers of a text, and what a tree verification leaves behind for a commit.
 
 States are values: verifying a tree does not change one, committing returns a new one and leaves the old one usable.
+(Those of the tree kernels are not, and say so: :mod:`tfm_lab.models.delta_net_pool`.)
 Keys and values live in a buffer that successive states share, so that a commit costs the new rows and not a copy.
 """
 
@@ -11,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tfm_lab.gdn import TreeWrites
+from tfm_lab.models.delta_net_pool import PooledDeltaNetState, PooledDeltaNetWrites
 
 
 class KeyValueBuffer:
@@ -88,7 +90,7 @@ class DeltaNetState:
     window: Float[Tensor, "batch rows channels"]
 
 
-LayerState = AttentionState | DeltaNetState
+LayerState = AttentionState | DeltaNetState | PooledDeltaNetState
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +117,7 @@ class DeltaNetWrites:
     convolution_inputs: Float[Tensor, "batch nodes channels"]
 
 
-LayerWrites = AttentionWrites | DeltaNetWrites
+LayerWrites = AttentionWrites | DeltaNetWrites | PooledDeltaNetWrites
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,8 +126,11 @@ class PendingWrites:
 
     Attributes:
         verified: the state that was verified, and the only one to which these writes can be committed.
+        parents: of the tree's nodes.
+        rows: for each node its row in ``layers``.
     """
 
     verified: TargetState
     parents: tuple[int, ...]
     layers: tuple[LayerWrites, ...]
+    rows: tuple[int, ...]

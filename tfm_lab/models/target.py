@@ -10,20 +10,21 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
+from tfm_kernels.tree_layout import TreeLayout
 from torch import Tensor, nn
 
 from tfm_lab import gdn
+from tfm_lab.gdn.step import StepImplementation, is_triton, tree_layout
 from tfm_lab.models.attention import TargetAttention
 from tfm_lab.models.config import LINEAR_ATTENTION, TargetConfig
 from tfm_lab.models.delta_net import GatedDeltaNet
+from tfm_lab.models.delta_net_pool import check_kernels
 from tfm_lab.models.fingerprint import fingerprint
 from tfm_lab.models.layers import GatedMLP, RMSNorm, Rotary, grouped_mask
 from tfm_lab.models.packing import Packable, Packed, pack_weights
 from tfm_lab.models.state import (
     AttentionState,
     AttentionWrites,
-    DeltaNetState,
-    DeltaNetWrites,
     LayerState,
     LayerWrites,
     PendingWrites,
@@ -84,27 +85,29 @@ class DecoderLayer(nn.Module):
 
     def extend(self, x: Tensor, rotary: Rotary, state: LayerState, length: int) -> tuple[Tensor, LayerState]:
         normed = self.input_layernorm(x)
-        if isinstance(state, DeltaNetState):
-            mixed, new_state = self.linear_attn.extend(normed, state)
-        else:
+        if isinstance(state, AttentionState):
             mixed, new_state = self.self_attn.extend(normed, rotary, state, length)
+        else:
+            mixed, new_state = self.linear_attn.extend(normed, state)
         return self._mlp(x + mixed), new_state
 
     def verify(
         self, x: Tensor, rotary: Rotary, geometry: "TreeGeometry", state: LayerState, length: int
     ) -> tuple[Tensor, LayerWrites]:
         normed = self.input_layernorm(x)
-        if isinstance(state, DeltaNetState):
-            mixed, writes = self.linear_attn.verify(normed, geometry.ancestors, geometry.convolution_ancestors, state)
-        else:
+        if isinstance(state, AttentionState):
             mixed, writes = self.self_attn.verify(normed, rotary, geometry.mask, state, length)
+        elif geometry.layout is not None:
+            mixed, writes = self.linear_attn.verify_by_kernels(normed, geometry.layout, state)
+        else:
+            mixed, writes = self.linear_attn.verify(normed, geometry.ancestors, geometry.convolution_ancestors, state)
         return self._mlp(x + mixed), writes
 
     def commit(self, state: LayerState, writes: LayerWrites, path: Tensor, length: int) -> LayerState:
         if isinstance(state, AttentionState) and isinstance(writes, AttentionWrites):
             return self.self_attn.commit(state, writes, path, length)
-        assert isinstance(state, DeltaNetState)
-        assert isinstance(writes, DeltaNetWrites)
+        assert not isinstance(state, AttentionState)
+        assert not isinstance(writes, AttentionWrites)
         return self.linear_attn.commit(state, writes, path)
 
     def empty_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> LayerState:
@@ -115,11 +118,16 @@ class DecoderLayer(nn.Module):
 
 
 class TreeGeometry(NamedTuple):
-    """What every layer has to know of a tree; computed once per verification."""
+    """What every layer has to know of a tree; computed once per verification.
+
+    Attributes:
+        layout: for the tree kernels; ``None`` without them.
+    """
 
     ancestors: Tensor
     convolution_ancestors: Tensor
     mask: Tensor
+    layout: TreeLayout | None
 
 
 class Backbone(nn.Module):
@@ -145,6 +153,7 @@ class TargetModel(Packable):
         self.model = Backbone(config)
         self.lm_head = None if config.tie_embeddings else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self._packed_head: Packed | None = None
+        self._tree_kernels: StepImplementation = "reference"
 
     @property
     def dtype(self) -> torch.dtype:
@@ -158,6 +167,22 @@ class TargetModel(Packable):
     def head_weight(self) -> Float[Tensor, "vocab channels"]:
         """Rows of the output head; the embedding itself where the checkpoint ties them."""
         return self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+
+    def use_kernels(self, implementation: StepImplementation) -> None:
+        """Choose what the Gated DeltaNet layers verify trees with: PyTorch, or the fused Triton kernels.
+
+        The kernels overwrite states: after a commit only the newest one can be used
+        (:mod:`tfm_lab.models.delta_net_pool`). Prefills and plain decoding take PyTorch in either case.
+
+        Raises:
+            ValueError: if this target has no such layers, or the kernels cannot take its head sizes, dtype or device.
+            ModuleNotFoundError: if Triton is not installed.
+        """
+        if is_triton(implementation):
+            if self.config.delta_net is None:
+                raise ValueError("this target has no Gated DeltaNet layers, so there is nothing for the tree kernels")
+            check_kernels(self.config.delta_net, self.dtype, self.device)
+        self._tree_kernels = implementation
 
     def logits(self, hidden: Float[Tensor, "*rows channels"]) -> Float[Tensor, "*rows vocab"]:
         if self._packed_head is not None and self._packed_head.takes(hidden):
@@ -234,25 +259,26 @@ class TargetModel(Packable):
         """
         length = state.length
         self._check_positions(length + tree.max_depth + 1)
+        rows = tuple(range(len(tree)))
+        parents = tuple(tree.parents.tolist())
+        if by_kernels := is_triton(self._tree_kernels):
+            order = tree.preorder()
+            rows = tuple(sorted(rows, key=order.__getitem__))
+            tree = tree.reordered(order)
         tokens = torch.tensor(self._checked(tree.tokens.tolist()), device=self.device)
         rotary = self._rotary(length + tree.depths.to(self.device))
-        width = self.config.delta_net.convolution_width if self.config.delta_net else 2
-        ancestors = tree.ancestors().to(self.device)
-        visible = torch.cat([ancestors.new_ones(len(tree), length), ancestors], dim=1)
-        geometry = TreeGeometry(
-            ancestors,
-            gdn.convolution_ancestors(tree.parents, width).to(self.device),
-            grouped_mask(visible, self.config.attention_heads // self.config.key_value_heads, self.dtype),
-        )
+        geometry = self._geometry(tree, length)
         x = self.model.embed_tokens(tokens)[None]
         outputs, writes = [], []
         for layer, layer_state in zip(self._layers, state.layers, strict=True):
             x, layer_writes = layer.verify(x, rotary, geometry, layer_state, length)
             outputs.append(x)
             writes.append(layer_writes)
-        hidden = self.model.norm(x)[0]
-        pending = PendingWrites(state, tuple(tree.parents.tolist()), tuple(writes))
-        return TreeOutputs(self.logits(hidden), hidden, _taps(outputs, tap_layers, x)[0], pending)
+        hidden, taps = self.model.norm(x)[0], _taps(outputs, tap_layers, x)[0]
+        if by_kernels:
+            index = torch.tensor(rows, device=self.device)
+            hidden, taps = hidden[index], taps[index]
+        return TreeOutputs(self.logits(hidden), hidden, taps, PendingWrites(state, parents, tuple(writes), rows))
 
     @torch.no_grad()
     def commit(self, state: TargetState, pending: PendingWrites, path: Sequence[int]) -> TargetState:
@@ -271,7 +297,7 @@ class TargetModel(Packable):
         for parent, node in pairwise(path):
             if pending.parents[node] != parent:
                 raise ValueError(f"node {node} is not a child of node {parent}; a path descends one edge at a time")
-        index = torch.tensor(path, device=self.device)
+        index = torch.tensor([pending.rows[node] for node in path], device=self.device)
         layers = [
             layer.commit(layer_state, writes, index, state.length)
             for layer, layer_state, writes in zip(self._layers, state.layers, pending.layers, strict=True)
@@ -281,6 +307,21 @@ class TargetModel(Packable):
     def fingerprint(self) -> str:
         """Identity of config and weights: a drafter records that of the target it was trained for."""
         return fingerprint(self, self.config)
+
+    def _geometry(self, tree: DraftTree, length: int) -> TreeGeometry:
+        width = self.config.delta_net.convolution_width if self.config.delta_net else 2
+        ancestors = tree.ancestors().to(self.device)
+        visible = torch.cat([ancestors.new_ones(len(tree), length), ancestors], dim=1)
+        layout = None
+        if is_triton(self._tree_kernels):
+            parents = tree.parents.to(self.device, torch.int32)[None]
+            layout = tree_layout(parents, max_depth=tree.max_depth, width=width, impl="triton")
+        return TreeGeometry(
+            ancestors,
+            gdn.convolution_ancestors(tree.parents, width).to(self.device),
+            grouped_mask(visible, self.config.attention_heads // self.config.key_value_heads, self.dtype),
+            layout,
+        )
 
     @property
     def _layers(self) -> list[DecoderLayer]:
