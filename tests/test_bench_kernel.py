@@ -11,7 +11,8 @@ from torch import Tensor
 
 from tfm_lab.bench import kernel, kernel_cases, kernel_report
 from tfm_lab.bench.kernel import Measurement, Microseconds, measure
-from tfm_lab.bench.kernel_cases import KernelCase, LayerShape, exact_answers, layers_that_fit, make_case
+from tfm_lab.bench.kernel_cases import KernelCase, LayerShape, Work, exact_answers, layers_that_fit, make_case
+from tfm_lab.bench.kernel_peers import installed_peers
 from tfm_lab.bench.kernel_report import (
     REFERENCE,
     Setting,
@@ -22,11 +23,17 @@ from tfm_lab.bench.kernel_report import (
     time_table,
 )
 from tfm_lab.bench.kernel_trees import MAX_DEPTH, TREES
-from tfm_lab.bench.kernel_variants import VARIANTS, Work, dense_torch, fused, state_copy
+from tfm_lab.bench.kernel_variants import VARIANTS, dense_torch, fused, state_copy
 from tfm_lab.gdn import step
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = LayerShape(1, 2, 32, 32)
+PEERS = {
+    "SGLang recurrent BV=32": "sglang",
+    "SGLang recurrent BV=4": "sglang",
+    "path-parallel FLA": "fla-core",
+}
+"""Variant -> the distribution that it needs."""
 
 
 class EagerStopwatch:
@@ -66,12 +73,17 @@ def small_case(kind: str = "random", nodes: int = 7, batch: int = 1, **options: 
     return make_case(SMALL, trees, **(defaults | options))  # pyright: ignore
 
 
+@pytest.mark.filterwarnings("ignore")  # what the peers warn of when they are imported
 def test_every_variant_is_right():
     case = small_case("best-first", batch=2, layers=1)
     assert case.max_depth > 2
     measured = measure(case, VARIANTS, 1, IdleStopwatch())
     assert [m.variant for m in measured] == list(VARIANTS)
+    peers = installed_peers()
     for m in measured:
+        if m.variant in PEERS and PEERS[m.variant] not in peers:
+            assert "is not installed: pip install --no-deps" in m.refusal
+            continue
         assert m.refusal == ""
         assert m.time is not None
         assert (m.output_error is None) == (m.variant == "state copy")
@@ -221,7 +233,7 @@ def test_large_batches_take_fewer_layers():
         (["--nodes", "many"], "--nodes takes a comma-separated list of numbers, and 'many' is none"),
         (["--trees", "oak"], "--trees knows no 'oak'; use random, best-first, comb, star, chain"),
         (["--inputs", "hot"], "--inputs knows no 'hot'; use warm, cold"),
-        (["--variants", "state copy,mine"], "--variants knows no 'mine'; use state copy, path-parallel torch"),
+        (["--variants", "state copy,mine"], "--variants knows no 'mine'; use state copy, SGLang recurrent BV=32"),
         (["--out", "kernel.md"], "--out takes the name of a .json file"),
     ],
 )

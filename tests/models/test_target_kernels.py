@@ -99,7 +99,8 @@ def test_plain_decoding_goes_on_from_a_committed_state() -> None:
 def test_a_state_that_was_overwritten_is_refused() -> None:
     _, fused = plain_and_fused()
     prefilled = fused.prefill(random_tokens(6)).state
-    older = fused.commit(prefilled, fused.verify_tree(prefilled, chain(2)).pending, [0])
+    first = fused.verify_tree(prefilled, chain(2))
+    older = fused.commit(prefilled, first.pending, [0])
     pending = fused.verify_tree(older, chain(2)).pending
     fused.commit(older, pending, [0, 1])
     told = "1 commits behind, and the tree kernels keep the newest alone"
@@ -109,7 +110,8 @@ def test_a_state_that_was_overwritten_is_refused() -> None:
         fused.verify_tree(older, chain(2))
     with pytest.raises(ValueError, match=told):
         fused.extend(torch.tensor([[1]], device=DEVICE), older)
-    fused.verify_tree(prefilled, chain(2))  # a value: it can always be decoded from
+    again = fused.verify_tree(prefilled, chain(2))
+    assert torch.equal(again.logits, first.logits), "the state of a prefill is a value"
 
 
 @pytest.mark.parametrize("method", ["chain", "ddtree", "tfm"])

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tfm_lab.bench.kernel_cases import Exact, KernelCase, error_ratio, exact_answers
-from tfm_lab.bench.kernel_variants import Builder, Work
+from tfm_lab.bench.kernel_cases import Builder, Exact, KernelCase, Work, error_ratio, exact_answers
 
 OUTPUT_BOUND = 4e-3
 """Largest error ratio of outputs that is reported: rounding the output to bfloat16 alone costs 1.7e-3."""

@@ -1,6 +1,6 @@
 """What a kernel benchmark works on: inputs of one Gated DeltaNet layer, states of many layers, and the exact answer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -77,6 +77,22 @@ class KernelCase(NamedTuple):
         paths = [tree.path(int(tree.depths.argmax())) for tree in self.trees]
         filled = [[*path, *[-1] * (rows - len(path))] for path in paths]
         return torch.tensor(filled, dtype=torch.int32, device=self.parents.device)
+
+
+class Work(NamedTuple):
+    """One way to verify, ready to run.
+
+    Attributes:
+        step: works through all layers and returns each layer's output [batch, nodes, value_heads, value_dim].
+        states: states [layers, batch, value_heads, value_dim, key_dim] that ``step`` has committed the deepest paths
+            to when it ran once, its outputs being those of a second verification; ``None`` if it only verifies.
+    """
+
+    step: Callable[[], list[Tensor]]
+    states: Tensor | None = None
+
+
+Builder = Callable[[KernelCase], Work]
 
 
 def make_case(

@@ -4,33 +4,17 @@ Gates and normalisation are part of the fused kernels. For the other variants th
 so is everything that depends on the tree alone: that is in their favour.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tfm_lab import gdn
-from tfm_lab.bench.kernel_cases import KernelCase, new_pool
+from tfm_lab.bench.kernel_cases import Builder, KernelCase, Work, new_pool
+from tfm_lab.bench.kernel_peers import fla_path_parallel, sglang_recurrent
 from tfm_lab.gdn import step
 from tfm_lab.gdn.inputs import repeat_heads
 from tfm_lab.gdn.tree import dense_kernel
-
-
-class Work(NamedTuple):
-    """One variant, ready to run.
-
-    Attributes:
-        step: works through all layers and returns each layer's output [batch, nodes, value_heads, value_dim].
-        states: states [layers, batch, value_heads, value_dim, key_dim] that ``step`` has committed the deepest paths
-            to when it ran once, its outputs being those of a second verification; ``None`` if it only verifies.
-    """
-
-    step: Callable[[], list[Tensor]]
-    states: Tensor | None = None
-
-
-Builder = Callable[[KernelCase], Work]
 
 
 def state_copy(case: KernelCase) -> Work:
@@ -181,6 +165,9 @@ def step_with_layout(case: KernelCase) -> Work:
 
 VARIANTS: dict[str, Builder] = {
     "state copy": state_copy,
+    "SGLang recurrent BV=32": sglang_recurrent(32),
+    "SGLang recurrent BV=4": sglang_recurrent(4),
+    "path-parallel FLA": fla_path_parallel,
     "path-parallel torch": path_parallel_torch,
     "dense torch": dense_torch,
     "dense Triton": dense_triton,

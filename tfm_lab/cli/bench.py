@@ -220,6 +220,7 @@ def kernel(
 
     from tfm_lab.bench.kernel import GraphStopwatch, measure
     from tfm_lab.bench.kernel_cases import LayerShape, layers_that_fit, make_case
+    from tfm_lab.bench.kernel_peers import installed_peers
     from tfm_lab.bench.kernel_report import (
         Setting,
         memory_table,
@@ -257,7 +258,8 @@ def kernel(
     print_table(time_table(results).markdown())
     print_table(memory.markdown())
     if out is not None:
-        save_kernel_bench(results, memory, {"layers": layers, "repeats": repeats, "dtype": "bfloat16"}, out)
+        setup = {"layers": layers, "repeats": repeats, "dtype": "bfloat16", "peers": installed_peers()}
+        save_kernel_bench(results, memory, setup, out)
         write_whole(_kernel_plot(results), out.with_suffix(".svg"))
         click.echo(f"written: {out}, {out.with_suffix('.md')} and {out.with_suffix('.svg')}")
 
