@@ -81,12 +81,18 @@ class Settings(NamedTuple):
     chained: bool = False
 
 
-def settings_for(nodes: int, batch: int, key_dim: int, value_dim: int, *, wide: bool) -> Settings:
-    """The settings that a launch takes when it is given none; a table, so that launches stay the same in a graph."""
+def settings_for(nodes: int, batch: int, key_dim: int, value_dim: int, *, wide: bool, capability: int = 9) -> Settings:
+    """The settings that a launch takes when it is given none; a table, so that launches stay the same in a graph.
+
+    Args:
+        wide: whether queries, keys and values are float32.
+        capability: first number of the GPU's compute capability. On Blackwell (10) the mixing matrices spill registers
+            with all 128 key columns at a time.
+    """
     groups = 1 if batch > 1 else min(2, math.ceil(nodes / BLOCK))
     if wide:
         return Settings(min(32, value_dim), groups, warps=4, prepare_warps=4, key_step=32)
-    return Settings(min(32, value_dim), groups)
+    return Settings(min(32, value_dim), groups, key_step=128 if capability < 10 else 64)
 
 
 def gdn_tree_verify(
@@ -139,7 +145,8 @@ def gdn_tree_verify(
     kernels, interpreted = load_kernels("_gdn_tree")
     check_place(interpreted, query)
     wide = query.dtype == torch.float32
-    settings = settings or settings_for(nodes, batch, key_dim, value_dim, wide=wide)
+    capability = torch.cuda.get_device_capability(key.device)[0] if key.is_cuda else 9
+    settings = settings or settings_for(nodes, batch, key_dim, value_dim, wide=wide, capability=capability)
     if value_dim % settings.value_tile or value_dim % settings.fold_tile:
         raise ValueError(f"tiles of {settings.value_tile} and {settings.fold_tile} do not divide {value_dim} values")
     if interpreted and settings.chained:

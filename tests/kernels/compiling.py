@@ -1,4 +1,4 @@
-"""Compile a Triton kernel for sm_90 without a GPU and count what it uses."""
+"""Compile a Triton kernel for a GPU that is not there, and count what it uses."""
 
 import re
 import subprocess
@@ -14,13 +14,19 @@ CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuob
 
 
 def compile_kernel(
-    kernel: Any, types: dict[str, str], constants: dict[str, Any], options: dict[str, Any], aligned: set[str]
+    kernel: Any,
+    types: dict[str, str],
+    constants: dict[str, Any],
+    options: dict[str, Any],
+    aligned: set[str],
+    capability: int = 90,
 ) -> dict[str, int]:
     """Registers per thread, bytes of stack, local (spills) and shared memory, barriers and instructions of the cubin.
 
     Args:
         types: Triton type of every argument that is no constant.
         aligned: integer arguments that are multiples of 16; pointers always are.
+        capability: 90 for Hopper, 100 for Blackwell.
     """
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else types[name] for name in names}
@@ -34,7 +40,7 @@ def compile_kernel(
             if signature[name][0] == "*" or name in aligned
         },
     )
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()

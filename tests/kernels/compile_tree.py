@@ -1,7 +1,9 @@
-"""Compile the fused tree kernels for sm_90 without a GPU and print what each variant uses, as JSON.
+"""Compile the fused tree kernels without a GPU and print what each variant uses, as JSON.
 
-A script of its own, since Triton must not have been told to interpret in this process. ``--all`` adds variants that a
-search for good settings may choose; ``--record`` writes the figures to ``sm90_resources.json``, under this Triton.
+A script of its own, since Triton must not have been told to interpret in this process. Its first argument is the
+compute capability: 90 (Hopper), or 100 (Blackwell), for which the variants of Qwen3.6-27B's heads alone are compiled.
+``--all`` adds variants that a search for good settings may choose; ``--record`` writes the figures to
+``sm90_resources.json`` or ``sm100_resources.json``, under this Triton.
 """
 
 import json
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import triton
-from sm90 import CUOBJDUMP, compile_kernel
+from compiling import CUOBJDUMP, compile_kernel
 from tfm_kernels import _gdn_tree, _tree_convolution, _tree_layout
 from tfm_kernels.gdn_tree import Settings, settings_for
 
@@ -22,7 +24,8 @@ POINTERS = {
 }
 ALIGNED = {"row_batch", "row_node", "value_batch", "value_node", "gate_batch", "gate_node", "x_batch", "x_node"}
 ALIGNED |= {"path_rows", "channels", "x_layer", "layer_windows", "key_layer", "key_batch", "key_node"}
-RECORD = Path(__file__).with_name("sm90_resources.json")
+CAPABILITY = int(sys.argv[1])
+RECORD = Path(__file__).with_name(f"sm{CAPABILITY}_resources.json")
 QWEN = {"HK": 16, "HV": 48, "DK": 128, "DV": 128}
 SMALL = {"HK": 2, "HV": 4, "DK": 64, "DV": 64}
 
@@ -35,7 +38,7 @@ def variant(kernel: Any, element: str, warps: int, constants: dict[str, Any], **
     types["scale"] = "fp32"
     known = constants | {"WIDE": element == "fp32", "CHAINED": constants.get("CHAINED", False)}
     known = {name: value for name, value in known.items() if name in kernel.arg_names}
-    return compile_kernel(kernel, types, known, {"num_warps": warps} | options, ALIGNED)
+    return compile_kernel(kernel, types, known, {"num_warps": warps} | options, ALIGNED, CAPABILITY)
 
 
 def tree_variants(element: str, heads: dict[str, int], settings: Settings, label: str) -> dict[str, dict[str, int]]:
@@ -61,6 +64,17 @@ def tree_variants(element: str, heads: dict[str, int], settings: Settings, label
 def main() -> None:
     if not CUOBJDUMP.exists():
         sys.exit(77)
+    default = settings_for(129, 1, 128, 128, wide=False, capability=CAPABILITY // 10)
+    table = hopper_variants() if CAPABILITY == 90 else tree_variants("bf16", QWEN, default, "bf16 128")
+    if "--all" in sys.argv:
+        table |= searched_variants(default)
+    if "--record" in sys.argv:
+        recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+        RECORD.write_text(json.dumps(recorded | {triton.__version__: table}, indent=1) + "\n")
+    print(json.dumps({"triton": triton.__version__, "variants": table}))
+
+
+def hopper_variants() -> dict[str, dict[str, int]]:
     table: dict[str, dict[str, int]] = {}
     for element, wide in (("bf16", False), ("fp32", True)):
         for label, heads in (("128", QWEN), ("64", SMALL)):
@@ -74,21 +88,21 @@ def main() -> None:
     table["convolution bf16"] = variant(_tree_convolution.convolution_kernel, "bf16", 4, tiles)
     table["window bf16"] = variant(_tree_convolution.window_kernel, "bf16", 4, tiles)
     table["layout"] = variant(_tree_layout.layout_kernel, "bf16", 1, {"WIDTH": 4})
-    if "--all" in sys.argv:
-        for value_tile in (16, 32, 64, 128):
-            for warps in (1, 2, 4, 8):
-                chosen = default._replace(value_tile=value_tile, warps=warps)
-                products = QWEN | {"VALUE_TILE": value_tile, "GROUPS": 1, "KEY_STEP": 128}
-                label = f"bf16 128, tile {value_tile}, {chosen.warps} warps"
-                table[f"blocks {label}"] = variant(_gdn_tree.blocks_kernel, "bf16", warps, products)
-                table[f"walk {label}"] = variant(_gdn_tree.walk_kernel, "bf16", warps, products, num_stages=1)
-        for warps in (1, 2, 4):
-            constants = QWEN | {"KEY_STEP": 128, "WALK": False, "PENDING": 16, "FOLD_TILE": 16}
-            table[f"prepare bf16 128, {warps} warps"] = variant(_gdn_tree.prepare_kernel, "bf16", warps, constants)
-    if "--record" in sys.argv:
-        recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-        RECORD.write_text(json.dumps(recorded | {triton.__version__: table}, indent=1) + "\n")
-    print(json.dumps({"triton": triton.__version__, "variants": table}))
+    return table
+
+
+def searched_variants(default: Settings) -> dict[str, dict[str, int]]:
+    table: dict[str, dict[str, int]] = {}
+    for value_tile in (16, 32, 64, 128):
+        for warps in (1, 2, 4, 8):
+            products = QWEN | {"VALUE_TILE": value_tile, "GROUPS": 1, "KEY_STEP": 128}
+            label = f"bf16 128, tile {value_tile}, {warps} warps"
+            table[f"blocks {label}"] = variant(_gdn_tree.blocks_kernel, "bf16", warps, products)
+            table[f"walk {label}"] = variant(_gdn_tree.walk_kernel, "bf16", warps, products, num_stages=1)
+    for warps in (1, 2, 4):
+        constants = QWEN | {"KEY_STEP": default.key_step, "WALK": False, "PENDING": 16, "FOLD_TILE": 16}
+        table[f"prepare bf16 128, {warps} warps"] = variant(_gdn_tree.prepare_kernel, "bf16", warps, constants)
+    return table
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import json
 import sys
 
 import torch
-from sm90 import CUOBJDUMP, compile_kernel
+from compiling import CUOBJDUMP, compile_kernel
 from tfm_kernels import gdn_tree_dense as launcher
 from tfm_kernels._gdn_tree_dense import gdn_tree_dense_kernel
 
