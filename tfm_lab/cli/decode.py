@@ -12,6 +12,7 @@ from tfm_lab.cli.options import (
     choose_device,
     choose_dtype,
     device_option,
+    drafter_options,
     dtype_option,
     target_option,
     write_whole,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 )
 @bundle_option()
 @target_option()
+@drafter_options()
 @device_option()
 @dtype_option()
 def command(
@@ -78,6 +80,8 @@ def command(
     kernels: Literal["reference", "triton"],
     bundle: str,
     target: str | None,
+    drafter: str | None,
+    weaver: str | None,
     device: str,
     dtype: str,
 ) -> int:
@@ -96,6 +100,8 @@ def command(
       tfm-lab decode "import os" --temperature 1 --seed 3 --json trace.json
       cat notes.txt | tfm-lab decode - --method ddtree
       tfm-lab decode --target smollm2 --method ar --chat "What is the capital of France?"
+      tfm-lab decode "import os" --target Qwen/Qwen3.6-27B --drafter z-lab/Qwen3.6-27B-DFlash \\
+        --weaver trymirai/weaver --dtype bfloat16
     """
     from rich.console import Console
 
@@ -117,9 +123,11 @@ def command(
     if method == AUTOREGRESSIVE:
         if rule is not None:
             raise ValueError("plain decoding (ar) has no acceptance rule: leave out --rule")
+        if drafter is not None or weaver is not None:
+            raise ValueError("plain decoding (ar) needs no drafter: leave out --drafter and --weaver")
         models, speculator = load_target_only(target or bundle, dtype=weights, device=place), None
     else:
-        models = load_bundle(bundle, target=target, dtype=weights, device=place)
+        models = load_bundle(bundle, target=target, drafter=drafter, weaver=weaver, dtype=weights, device=place)
         speculator = make_speculator(method, models.drafter, models.weaver, sampling, rule, models.autoregressive)
     models.target.use_kernels(kernels)
     prepare_models(models)

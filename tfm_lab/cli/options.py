@@ -33,6 +33,19 @@ def target_option() -> Decorator:
     )
 
 
+def drafter_options() -> Decorator:
+    """``--drafter`` and ``--weaver``."""
+    drafter = click.option(
+        "--drafter",
+        default=None,
+        help="A DFlash drafter for the target, instead of the bundle's models: a folder, or OWNER/NAME once fetched.",
+    )
+    weaver = click.option(
+        "--weaver", default=None, help="A Weaver for the drafter: a folder, a .pth file, or OWNER/NAME once fetched."
+    )
+    return lambda command: drafter(weaver(command))
+
+
 def device_option() -> Decorator:
     return click.option(
         "--device", default="auto", show_default=True, help="auto (a GPU when there is one), cpu, cuda or cuda:1."

@@ -1,4 +1,4 @@
-"""Checkpoint folders from the Hugging Face hub: weights as safetensors, configs and templates, no code.
+"""Checkpoint folders from the Hugging Face hub: weights, configs and templates, no code.
 
 They lie in the hub's own cache (``HF_HOME``), where transformers and others find them too.
 """
@@ -6,7 +6,9 @@ They lie in the hub's own cache (``HF_HOME``), where transformers and others fin
 import re
 from pathlib import Path
 
-PATTERNS = ["*.safetensors", "*.json", "*.jinja"]
+PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.pth"]
+COPIES = ["original/*"]
+"""Left out: the same weights in another format."""
 
 
 def is_hub_id(name: str) -> bool:
@@ -41,7 +43,13 @@ def _snapshot(name: str, advice: str, *, force: bool = False, offline: bool = Fa
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        found = snapshot_download(name, allow_patterns=PATTERNS, force_download=force, local_files_only=offline)
+        found = snapshot_download(
+            name,
+            allow_patterns=PATTERNS,
+            ignore_patterns=COPIES,
+            force_download=force,
+            local_files_only=offline,
+        )
     except GatedRepoError:
         reason = "has conditions to accept on its page first"
     except RepositoryNotFoundError:

@@ -7,32 +7,29 @@ all.
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tfm_lab.models.autoregressive import AutoregressiveDrafter
 from tfm_lab.models.config import DrafterConfig, TargetConfig, WeaverConfig, read_config
-from tfm_lab.models.config_reading import read_json, texts
+from tfm_lab.models.config_reading import texts
 from tfm_lab.models.drafter import FactorisedDrafter
 from tfm_lab.models.target import TargetModel
 from tfm_lab.models.weaver import Weaver
+from tfm_lab.models.weaver_published import read_published_weaver, weaver_file
+from tfm_lab.models.weight_files import FLOATING, WEIGHTS, StoredTensor, check_room, stored_tensors, stream
 
 Record = TypeVar("Record")
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 FINGERPRINT = "target_fingerprint"
 AUTOREGRESSIVE = "AutoregressiveDraftModel"
 WRAPPER_PREFIX = "model.language_model."
-FLOATING = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
-"""Number formats of weights, as safetensors call them."""
 
 
 def load_target(folder: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> TargetModel:
@@ -50,7 +47,7 @@ def load_target(folder: str | Path, *, dtype: torch.dtype = torch.float32, devic
     folder = Path(folder)
     config = _read_as("target", TargetConfig.from_hugging_face, read_config(folder), folder)
     model = _on_meta(TargetModel, config)
-    _fill(model, _target_tensors(folder, config), folder, dtype, device)
+    _load(model, _target_tensors(folder, config), folder, dtype, device)
     return model
 
 
@@ -64,7 +61,35 @@ def check_target(folder: str | Path) -> TargetConfig:
     """
     folder = Path(folder)
     config = _read_as("target", TargetConfig.from_hugging_face, read_config(folder), folder)
-    _check_fit(_on_meta(TargetModel, config), _target_tensors(folder, config, shapes_only=True), folder)
+    _check_fit(_on_meta(TargetModel, config), _target_tensors(folder, config), folder)
+    return config
+
+
+def check_drafter(folder: str | Path) -> DrafterConfig:
+    """The config of a factorised drafter's folder whose weights fit it; reads headers alone.
+
+    Raises:
+        ValueError: as :func:`load_drafter`, but for the target, which is not known.
+    """
+    folder = Path(folder)
+    config = _read_as("drafter", DrafterConfig.from_hugging_face, read_config(folder), folder)
+    _check_fit(_on_meta(FactorisedDrafter, config), stored_tensors(folder), folder)
+    return config
+
+
+def check_weaver(path: str | Path) -> WeaverConfig:
+    """The config of a Weaver, as :func:`load_weaver` takes it, whose weights fit it.
+
+    Raises:
+        ValueError: as :func:`load_weaver`, but for the target, which is not known.
+    """
+    path = Path(path)
+    if (published := weaver_file(path)) is not None:
+        config, tensors = read_published_weaver(published)
+        _check_fit(_on_meta(Weaver, config), tensors, published)
+        return config
+    config = _read_as("Weaver", WeaverConfig.from_json, read_config(path), path)
+    _check_fit(_on_meta(Weaver, config), stored_tensors(path), path)
     return config
 
 
@@ -91,15 +116,26 @@ def load_weaver(
 ) -> Weaver:
     """Read a Weaver and check that it was made for ``target`` (width, fingerprint).
 
+    Args:
+        folder: as :func:`save_weaver` writes it; or a published ``.pth`` file, or a folder with one, which records no
+            fingerprint: only its width can be checked.
+
     Raises:
         ValueError: as :func:`load_target`, and if the Weaver belongs to another target.
     """
     folder = Path(folder)
+    if (published := weaver_file(folder)) is not None:
+        config, tensors = read_published_weaver(published)
+        model = _on_meta(Weaver, config)
+        model.check_target(target)
+        _check_fit(model, tensors, published)
+        _fill(model, tensors.items(), published, dtype or target.dtype, device or str(target.device))
+        return model
     raw = read_config(folder)
     model = _on_meta(Weaver, _read_as("Weaver", WeaverConfig.from_json, raw, folder))
     model.check_target(target)
     _check_fingerprint("Weaver", raw, target)
-    _fill(model, _read_tensors(folder), folder, dtype or target.dtype, device or str(target.device))
+    _load(model, stored_tensors(folder), folder, dtype or target.dtype, device or str(target.device))
     return model
 
 
@@ -178,7 +214,7 @@ def _load_drafter(
     model = _on_meta(kind, _read_as("drafter", DrafterConfig.from_hugging_face, raw, folder))
     model.check_target(target)
     _check_fingerprint("drafter", raw, target)
-    _fill(model, _read_tensors(folder), folder, dtype or target.dtype, device or str(target.device))
+    _load(model, stored_tensors(folder), folder, dtype or target.dtype, device or str(target.device))
     return model
 
 
@@ -204,45 +240,9 @@ def _save(model: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
         (scratch / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def _read_tensors(folder: Path, shapes_only: bool = False) -> dict[str, Tensor]:
-    """All tensors of a folder, from one file or from the shards that the index names; on the meta device if asked."""
-    tensors: dict[str, Tensor] = {}
-    for name in _weight_files(folder):
-        path = folder / name
-        if Path(name).name != name or not path.is_file():
-            raise ValueError(
-                f"{folder} lacks its weights file {name}; fetch the checkpoint again (only safetensors are read)"
-            )
-        try:
-            with safe_open(path, framework="pt") as opened:
-                for key in opened.keys():  # noqa: SIM118 (not a dict)
-                    if shapes_only:
-                        header = opened.get_slice(key)
-                        dtype = FLOATING.get(header.get_dtype(), torch.uint8)
-                        tensors[key] = torch.empty(header.get_shape(), dtype=dtype, device="meta")
-                    else:
-                        tensors[key] = opened.get_tensor(key)
-        except SafetensorError as error:
-            raise ValueError(f"{path} is damaged ({error}); fetch the checkpoint again") from None
-    return tensors
-
-
-def _weight_files(folder: Path) -> list[str]:
-    """Names of the files that hold the weights: those that the index lists, or the only one."""
-    index = folder / INDEX
-    if not index.is_file():
-        return [WEIGHTS]
-    files = read_json(index).get("weight_map")
-    if not isinstance(files, dict) or not files or not all(isinstance(name, str) for name in files.values()):
-        raise ValueError(
-            f"{index} is damaged: its weight_map must name a file for every tensor; fetch the checkpoint again"
-        )
-    return sorted(set(files.values()))
-
-
-def _target_tensors(folder: Path, config: TargetConfig, shapes_only: bool = False) -> dict[str, Tensor]:
+def _target_tensors(folder: Path, config: TargetConfig) -> dict[str, StoredTensor]:
     """Tensors under this package's names: text part of a wrapper unwrapped, multi-token prediction head left out."""
-    tensors = _read_tensors(folder, shapes_only)
+    tensors = stored_tensors(folder)
     if any(name.startswith(WRAPPER_PREFIX) for name in tensors):
         kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(("model.visual.", "mtp."))}
         tensors = {name.replace(WRAPPER_PREFIX, "model.", 1): tensor for name, tensor in kept.items()}
@@ -252,16 +252,25 @@ def _target_tensors(folder: Path, config: TargetConfig, shapes_only: bool = Fals
     return {name: tensor for name, tensor in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
 
 
-def _fill(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtype, device: str) -> None:
-    """Put ``tensors`` into ``model`` (made on the meta device), or raise a ValueError that lists what does not fit."""
+def _load(model: nn.Module, tensors: Mapping[str, StoredTensor], folder: Path, dtype: torch.dtype, device: str) -> None:
+    """Stream ``tensors`` into ``model``, made on the meta device; a ValueError says what does not fit."""
     _check_fit(model, tensors, folder)
-    converted = {name: tensor.to(device, dtype) for name, tensor in tensors.items()}
-    for name, tensor in converted.items():
-        if not _is_finite(tensor):
+    check_room(model, dtype, device, f"the model in {folder}")
+    _fill(model, stream(tensors), folder, dtype, device)
+
+
+def _fill(
+    model: nn.Module, tensors: Iterable[tuple[str, Tensor]], folder: Path, dtype: torch.dtype, device: str
+) -> None:
+    converted = {}
+    for name, tensor in tensors:
+        moved = tensor.to(device, dtype)
+        if not _is_finite(moved):
             raise ValueError(
                 f"the weights in {folder} are damaged: {name} holds numbers that are not finite in {dtype}; fetch the "
                 "checkpoint again"
             )
+        converted[name] = moved
     model.load_state_dict(converted, assign=True)
     model.requires_grad_(False).eval()
 
@@ -271,7 +280,7 @@ def _is_finite(tensor: Tensor) -> bool:
     return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
-def _check_fit(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
+def _check_fit(model: nn.Module, tensors: Mapping[str, StoredTensor | Tensor], folder: Path) -> None:
     wanted = model.state_dict()
     problems = [f"missing {name}" for name in wanted.keys() - tensors.keys()]
     problems += [f"unknown {name}" for name in tensors.keys() - wanted.keys()]
