@@ -1,6 +1,6 @@
 """The membership walk, step by step: frames for the player."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from tfm_lab.drafting import TreeKind
 from tfm_lab.draws import SeededDraws
 from tfm_lab.lessons.by_hand import membership_walk
+from tfm_lab.show.picture import Picture, tree_picture
 from tfm_lab.show.player import SPACED, Frame
 from tfm_lab.show.views import step_view, visible
 from tfm_lab.trace import DecodeStep, StageSeconds
@@ -38,6 +39,20 @@ def walk_frames(tree: DraftTree, rows: Float[Tensor, "nodes vocab"], seed: int, 
         _frame(tree, rows, path[: place + 1], drawn[: place + 1], place + 1 == len(path), decode)
         for place in range(len(path))
     ]
+
+
+def accepted_picture(tree: DraftTree, words: Sequence[str], path: tuple[int, ...], bonus: str) -> Picture:
+    """A tree whose walk is over.
+
+    Args:
+        tree: its tokens are places in ``words``.
+        words: text of each token.
+        path: accepted nodes, root first.
+        bonus: text of the bonus token.
+    """
+    emitted = (*(int(tree.tokens[node]) for node in path[1:]), len(words))
+    step = DecodeStep(tree, TreeKind.FIXED, (), 0, Acceptance(path, len(words)), emitted, NO_TIME)
+    return tree_picture(step_view(step, lambda token: (*words, bonus)[token]))
 
 
 def _frame(
