@@ -139,6 +139,26 @@ def test_the_table_of_rules_is_computed_anew_for_another_temperature(opened: Not
     assert opened.console == []
 
 
+@pytest.mark.parametrize("opened", ["08_matrix_memory.ipynb"], indirect=True)
+def test_two_writes_are_swapped_and_their_keys_turned(opened: NotebookPage) -> None:
+    opened.run_all_cells(seconds=180)
+    page = opened.page
+    explorer = page.locator(".jupyter-widgets.widget-vbox", has=page.locator("button", has_text="B then A")).first
+    status = explorer.locator('[role="status"]')
+    status.get_by_text("differ by up to 0.32").wait_for()
+    explorer.locator("button", has_text="B then A").click()
+    status.get_by_text("order B then A").wait_for()
+    explorer.locator(".noUi-handle").first.focus()
+    for _ in range(6):
+        page.keyboard.press("ArrowRight")
+    status.get_by_text("Keys 90 degrees apart").wait_for()
+    status.get_by_text("makes no difference").wait_for()
+    page.locator("button", has_text="equal keys").click()
+    page.locator("svg", has_text="Equal keys, α = β = 1: X and the inverse").first.wait_for()
+    assert opened.errors() == []
+    assert opened.console == []
+
+
 @pytest.mark.parametrize("opened", ["widgets.ipynb"], indirect=True)
 def test_a_slider_moves_a_figure(opened: NotebookPage) -> None:
     opened.run_all_cells(seconds=60)

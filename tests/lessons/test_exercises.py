@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from tfm_lab import gdn
 from tfm_lab.distributions import SamplingConfig, TargetRows, total_variation
 from tfm_lab.drafting import Draft, TreeConfig, TreeKind
 from tfm_lab.draws import SeededDraws
@@ -26,6 +27,7 @@ from tfm_lab.lessons.exercises_02 import best_q, futures, marginal_ceiling
 from tfm_lab.lessons.exercises_03 import MARGINALS, cases
 from tfm_lab.lessons.exercises_07 import walk_cases
 from tfm_lab.lessons.judging import alike
+from tfm_lab.lessons.memory_by_hand import commit, solve, system
 from tfm_lab.metrics import expected_tokens_per_call
 from tfm_lab.tree import DraftTree
 from tfm_lab.verification import rejection_swor, target_sample
@@ -72,12 +74,41 @@ def spoiled_walk(tree: Any, rows: Any, draws: Any) -> tuple[tuple[int, ...], int
     return (path[:-1], bonus) if len(path) > 1 else (path, bonus)
 
 
+def spoiled_system(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    X, Y = system(*arguments)
+    return X[:, :-1], Y
+
+
+def spoiled_commit(state: torch.Tensor, key: Any, own: Any, log_decay: Any, path: Any) -> torch.Tensor:
+    state.copy_(commit(state, key, own, log_decay, path))
+    return state
+
+
 def searched_q(weights: torch.Tensor, conditionals: torch.Tensor) -> torch.Tensor:
     """A numerical search, as a learner may write it: small pieces, each to the token where it gains most."""
     q, piece = torch.zeros_like(conditionals[0]), 1 / 4000
     for _ in range(4000):
         q[int((weights @ (conditionals > q + piece / 2).double()).argmax())] += piece
     return q
+
+
+def inverted_solve(X: Any, Y: Any, from_root: Any, query: Any, key: Any, value: Any, beta: Any, state: Any) -> Any:
+    right = torch.diag(beta) @ (value - torch.diag(from_root) @ key @ state)
+    own = torch.linalg.inv(torch.eye(len(X), dtype=X.dtype) + X) @ right
+    return own, torch.diag(from_root) @ query @ state + Y @ own
+
+
+def packages_commit(state: Any, key: Any, own: Any, log_decay: Any, path: Any) -> torch.Tensor:
+    writes = gdn.TreeWrites(key[None], own[None], log_decay[None], chain_of(path, len(key)))
+    return gdn.commit_path(state[None], writes, path)[0]
+
+
+def chain_of(path: Any, nodes: int) -> torch.Tensor:
+    """A mask in which this path is one."""
+    mask = torch.eye(nodes, dtype=torch.bool)
+    for place, node in enumerate(path):
+        mask[node, list(path[: place + 1])] = True
+    return mask
 
 
 SPOILED: dict[str, tuple[Any, ...]] = {
@@ -101,6 +132,10 @@ SPOILED: dict[str, tuple[Any, ...]] = {
     "07.ancestor_mask": (spoiled_mask, lambda parents: None),
     "07.membership_walk": (spoiled_walk, lambda tree, rows, draws: ((0,), 0)),
     "07.biased": ("", "ABCDEFG", 5, None),
+    "08.update": (lambda *arguments: float("nan"), lambda state, key, value, alpha, beta: None),
+    "08.system": (spoiled_system, lambda *arguments: None, lambda *arguments: system(*arguments)[0]),
+    "08.solve": (lambda *arguments: solve(*arguments)[::-1], lambda *arguments: None),
+    "08.commit": (spoiled_commit, lambda state, key, own, log_decay, path: state),
 }
 
 
@@ -167,6 +202,10 @@ def test_a_todo_anywhere_is_no_attempt(exercise: Exercise) -> None:
         ("07.ancestor_mask", lambda parents: ancestor_mask(parents).tolist()),
         ("07.biased", ["F", "a", "D"]),
         ("07.biased", "a, d, f"),
+        ("08.update", lambda state, key, value, alpha, beta: (beta * (value - alpha * (key @ state))).tolist()),
+        ("08.system", lambda *arguments: [part.tolist() for part in system(*arguments)]),
+        ("08.solve", inverted_solve),
+        ("08.commit", packages_commit),
     ],
 )
 def test_right_answers_may_take_other_forms(name: str, answer: Any) -> None:

@@ -6,7 +6,8 @@
 
 The modules: ``exercise`` (the records), ``judging`` (an answer under all properties of its exercise), ``cards`` (what a
 reader sees), ``lesson`` (one notebook's exercises), ``by_hand`` (solutions that the package has in another form),
-``exercises_*`` (the exercises), ``catalogue`` (all of them), ``overlap`` and ``walks`` (two interactive pictures).
+``exercises_*`` (the exercises), ``catalogue`` (all of them), ``overlap`` and ``walks`` (two interactive pictures);
+for notebook 08 ``memory_by_hand``, ``memory_cases``, ``state_bytes`` and ``two_writes`` (an interactive picture).
 """
 
 from tfm_lab.lessons.catalogue import EXERCISES
