@@ -154,7 +154,7 @@ def test_two_writes_are_swapped_and_their_keys_turned(opened: NotebookPage) -> N
     status.get_by_text("Keys 90 degrees apart").wait_for()
     status.get_by_text("makes no difference").wait_for()
     page.locator("button", has_text="equal keys").click()
-    page.locator("svg", has_text="Equal keys, α = β = 1: X and the inverse").first.wait_for()
+    page.locator("svg", has_text="Equal keys: X and the inverse").first.wait_for()
     assert opened.errors() == []
     assert opened.console == []
 

@@ -1,7 +1,7 @@
 """Exercises of notebook 08, with the wrong answers that their checks must reject. ``wrong_...`` is WRONG ON PURPOSE."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,57 +16,51 @@ from tfm_lab.lessons.properties import failing
 
 
 class WriteCase(NamedTuple):
-    """One token, and the memory that it meets."""
+    """One token, and the memory that it meets, as plain numbers."""
 
     name: str
-    state: Tensor
-    key: Tensor
-    value: Tensor
+    state: Sequence[Sequence[float]]
+    key: Sequence[float]
+    value: Sequence[float]
     alpha: float
     beta: float
 
+    def arguments(self) -> tuple[Tensor, Tensor, Tensor, float, float]:
+        """Fresh arguments of ``memory_by_hand.update``, float64."""
+        state, key, value = (torch.tensor(x, dtype=torch.float64) for x in (self.state, self.key, self.value))
+        return state, key, value, self.alpha, self.beta
 
-def writes() -> list[WriteCase]:
-    """Fresh tensors each time, the simplest first."""
 
-    def case(name: str, state: Any, key: Any, value: Any, alpha: float, beta: float) -> WriteCase:
-        return WriteCase(name, *(torch.tensor(x, dtype=torch.float64) for x in (state, key, value)), alpha, beta)
-
-    memory = [[1.0, 0.5], [-0.5, 2.0]]
-    return [
-        case("an empty memory", [[0.0, 0.0], [0.0, 0.0]], [1.0, 0.0], [3.0, -1.0], 0.5, 0.5),
-        case("one number, S = 4, k = 1, v = 6", [[4.0]], [1.0], [6.0], 0.5, 0.5),
-        case("beta = 1, alpha = 1", memory, [0.6, 0.8], [2.0, -1.0], 1.0, 1.0),
-        case("beta = 1, alpha = 0.5", memory, [0.6, 0.8], [2.0, -1.0], 0.5, 1.0),
-        case("beta = 0.25, alpha = 0.5", memory, [0.0, 1.0], [2.0, -1.0], 0.5, 0.25),
-    ]
-
+MEMORY = ((1.0, 0.5), (-0.5, 2.0))
+WRITES = (
+    WriteCase("an empty memory", ((0.0, 0.0), (0.0, 0.0)), (1.0, 0.0), (3.0, -1.0), 0.5, 0.5),
+    WriteCase("one number, S = 4, k = 1, v = 6", ((4.0,),), (1.0,), (6.0,), 0.5, 0.5),
+    WriteCase("beta = 1, alpha = 1", MEMORY, (0.6, 0.8), (2.0, -1.0), 1.0, 1.0),
+    WriteCase("beta = 1, alpha = 0.5", MEMORY, (0.6, 0.8), (2.0, -1.0), 0.5, 1.0),
+    WriteCase("beta = 0.25, alpha = 0.5", MEMORY, (0.0, 1.0), (2.0, -1.0), 0.5, 0.25),
+)
 
 Update = Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
 
 
 def _answers_value(answer: Update) -> str:
     def one(case: WriteCase) -> str:
-        if case.beta < 1.0:
+        state, key, value, alpha, beta = case.arguments()
+        if beta < 1.0:
             return ""
-        written = torch.as_tensor(answer(*(x.clone() for x in case[1:4]), *case[4:]), dtype=torch.float64)
-        after = case.alpha * case.state + torch.outer(case.key, written)
-        answer_now = after.T @ case.key
-        return (
-            f"the memory answers {told(answer_now)}, not v = {told(case.value)}"
-            if is_off(answer_now, case.value)
-            else ""
-        )
+        written = torch.as_tensor(answer(*case.arguments()), dtype=torch.float64)
+        found = (alpha * state + torch.outer(key, written)).T @ key
+        return f"the memory answers {told(found)}, not v = {told(value)}" if is_off(found, value) else ""
 
-    return failing(writes(), one)
+    return failing(WRITES, one)
 
 
 def _is_update(answer: Update) -> str:
     def one(case: WriteCase) -> str:
-        found, right = answer(*(x.clone() for x in case[1:4]), *case[4:]), update(*case[1:])
+        found, right = answer(*case.arguments()), update(*case.arguments())
         return f"u = {told(found)}, not {told(right)}" if is_off(found, right) else ""
 
-    return failing(writes(), one)
+    return failing(WRITES, one)
 
 
 def wrong_no_erase(state: Tensor, key: Tensor, value: Tensor, alpha: float, beta: float) -> Tensor:
@@ -111,7 +105,7 @@ UPDATE = Exercise(
         Property("with beta = 1 the memory answers v to k afterwards, whatever it held before", _answers_value),
         Property("u is beta times what the faded memory gets wrong", _is_update),
     ),
-    behaviour=lambda answer: [torch.as_tensor(answer(*case[1:])) for case in writes()],
+    behaviour=lambda answer: [torch.as_tensor(answer(*case.arguments())) for case in WRITES],
     misconceptions=(
         Misconception(
             "The value is added and nothing is erased. That is linear attention: a second write under the same key "
@@ -146,7 +140,7 @@ UPDATE = Exercise(
 Commit = Callable[[Tensor, Tensor, Tensor, Tensor, tuple[int, ...]], Tensor]
 
 
-def _commit_arguments(case: MemoryTree) -> tuple[Tensor, ...]:
+def _commit_arguments(case: MemoryTree) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     own, _ = solve(*solve_arguments(case))
     return case.state.clone(), case.key.clone(), own, case.log_decay.clone()
 
