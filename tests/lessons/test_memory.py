@@ -4,6 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from gdn_cases import Inputs, oracle
 from models.small import tiny_target
 
 from tfm_lab import gdn
@@ -44,9 +45,11 @@ def test_an_update_by_hand_makes_the_packages_step(case):
 
 def test_a_case_knows_what_each_path_alone_gives():
     case = memory_tree((-1, 0, 0, 1), 5)
-    output, state = gdn.delta_rule_recurrent(*case.inputs([0, 1, 3]))
-    assert torch.equal(case.along(3)[0], output[0, -1])
-    assert torch.equal(case.along(3)[1], state[0])
+    outputs, states = oracle(Inputs(*case.inputs()), case.tree)
+    for node in range(4):
+        output, state = case.along(node)
+        torch.testing.assert_close(output, outputs[0, node], rtol=0, atol=1e-12)
+        torch.testing.assert_close(state, states[0, node], rtol=0, atol=1e-12)
     assert case.inputs(dtype=torch.float32)[0].dtype == torch.float32
     assert bool((case.log_decay <= 0).all() & (case.beta > 0).all() & (case.beta <= 1).all())
 
