@@ -159,6 +159,26 @@ def test_two_writes_are_swapped_and_their_keys_turned(opened: NotebookPage) -> N
     assert opened.console == []
 
 
+@pytest.mark.parametrize("opened", ["09_fused_kernel.ipynb"], indirect=True)
+def test_one_solve_is_stepped_through_and_compared_with_a_replay(opened: NotebookPage) -> None:
+    opened.run_all_cells(seconds=180)
+    page = opened.page
+    explorer = page.locator(".jupyter-widgets.widget-vbox", has=page.locator("button", has_text="one solve")).first
+    status = explorer.locator('[role="status"]')
+    status.get_by_text("One solve, step 1 of 14.").wait_for()
+    explorer.locator("button", has_text="next").click()
+    status.get_by_text("One solve, step 2 of 14.").wait_for()
+    explorer.locator(".noUi-handle").focus()
+    for _ in range(12):
+        page.keyboard.press("ArrowRight")
+    status.get_by_text("One solve, step 14 of 14.").wait_for()
+    expect(explorer.locator("svg text", has_text="skipped")).to_have_count(1)
+    explorer.locator("button", has_text="branch by branch").click()
+    status.get_by_text("Branch by branch, step 1 of 23.").wait_for()
+    assert opened.errors() == []
+    assert opened.console == []
+
+
 @pytest.mark.parametrize("opened", ["widgets.ipynb"], indirect=True)
 def test_a_slider_moves_a_figure(opened: NotebookPage) -> None:
     opened.run_all_cells(seconds=60)

@@ -9,6 +9,7 @@ import pytest
 
 from tfm_lab.lessons import EXERCISES, Lesson, UnsolvedError, todo
 from tfm_lab.lessons.cards import Card
+from tfm_lab.lessons.interpreting import can_interpret
 from tfm_lab.runner.freeze import ACTIVE_HTML
 from tfm_lab.runner.parameters import declared_parameters
 from tfm_lab.runner.reading import read_notebook
@@ -61,7 +62,7 @@ def test_a_wrong_answer_is_explained_and_replaced(shown: list[Card]) -> None:
 
 
 def test_with_the_solutions_on_every_check_passes_or_raises(shown: list[Card]) -> None:
-    for notebook in sorted({name.partition(".")[0] for name in EXERCISES}):
+    for notebook in sorted({name.partition(".")[0] for name in EXERCISES} - ({"09"} if not can_interpret() else set())):
         lesson = Lesson(notebook, solutions=True)
         for exercise in lesson.exercises:
             assert lesson.check(exercise.name, todo()) is exercise.solution

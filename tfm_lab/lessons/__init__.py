@@ -8,6 +8,10 @@ The modules: ``exercise`` (the records), ``judging`` (an answer under all proper
 reader sees), ``lesson`` (one notebook's exercises), ``by_hand`` (solutions that the package has in another form),
 ``exercises_*`` (the exercises), ``catalogue`` (all of them), ``overlap`` and ``walks`` (two interactive pictures);
 for notebook 08 ``memory_by_hand``, ``memory_cases``, ``state_bytes`` and ``two_writes`` (an interactive picture).
+
+Notebook 09 asks for Triton kernels: ``interpreting`` (runs them and watches memory), ``puzzles`` (what they are given
+and must leave), ``by_hand_kernels`` (solutions), ``wrong_kernels``, ``traffic``, ``solving`` and ``solving_picture``
+(the animation), ``closure`` (blocks on the tree), ``kernel_times`` (the paper's figures and our own).
 """
 
 from tfm_lab.lessons.catalogue import EXERCISES

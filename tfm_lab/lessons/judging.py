@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import update_wrapper
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -43,7 +44,7 @@ class Judgement:
         return self.status == "passed"
 
 
-class _NotAttemptedError(Exception):
+class NotAttemptedError(Exception):
     """The answer still holds a ``todo()``."""
 
 
@@ -52,9 +53,9 @@ def judge(exercise: Exercise, answer: Any) -> Judgement:
     watched = _watched(answer) if callable(answer) else answer
     try:
         if _is_open(answer):
-            raise _NotAttemptedError
+            raise NotAttemptedError
         findings = tuple(Finding(item.claim, _complaint(item.complaint, watched)) for item in exercise.properties)
-    except _NotAttemptedError:
+    except NotAttemptedError:
         return Judgement(exercise.name, "not attempted")
     if not any(finding.complaint for finding in findings):
         return Judgement(exercise.name, "passed", findings)
@@ -75,7 +76,7 @@ def alike(a: Any, b: Any) -> bool:
 def _complaint(complaint: Any, answer: Any) -> str:
     try:
         return complaint(answer)
-    except _NotAttemptedError:
+    except NotAttemptedError:
         raise
     except Exception as error:  # a learner's code may raise anything
         return f"it raised {type(error).__name__}: {error}"
@@ -98,10 +99,10 @@ def _watched(answer: Any) -> Any:
     def call(*arguments: Any) -> Any:
         result = answer(*arguments)
         if _is_open(result):
-            raise _NotAttemptedError
+            raise NotAttemptedError
         return result
 
-    return call
+    return update_wrapper(call, answer, assigned=(), updated=())  # checks that need the answer itself unwrap it
 
 
 def _is_open(result: object) -> bool:
