@@ -16,6 +16,7 @@ from tfm_lab.models import load_target
 from tfm_lab.training.corpus import Document, json_lines
 from tfm_lab.training.data import load_packed, load_written
 from tfm_lab.training.pipeline import Work, prepare_corpus, write_text
+from tfm_lab.training.recipe import load_recipe
 from tfm_lab.training.tokenizer import END_OF_TEXT, token_id
 
 
@@ -155,3 +156,16 @@ def test_a_block_of_another_size_is_trained_and_decoded(tiny_work: Path, tmp_pat
     assert bundle.drafter.config.draft_depth == 39
     assert bundle.weaver is not None
     assert bundle.weaver.config.max_depth == 39
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "is_compiled"), [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)]
+)
+def test_steps_are_compiled_where_the_recipe_asks_for_it_and_a_gpu_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, asked: bool, is_compiled: bool
+) -> None:
+    monkeypatch.setattr(torch, "compile", {len: sum}.__getitem__)
+    recipe = load_recipe("tiny")
+    for shape in (recipe.drafter, recipe.weaver):
+        got = Work(tmp_path, device).compiled(len, replace(shape, compile=asked))
+        assert got is (sum if is_compiled else len)

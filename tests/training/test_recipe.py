@@ -128,3 +128,11 @@ def test_an_existing_target_needs_prompts_to_continue(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(text.replace('fetched = "smollm2"\n', ""))
     with pytest.raises(ValueError, match="a recipe has corpus and target, or names an existing target"):
         load_recipe(str(tmp_path / "mine.toml"))
+
+
+def test_a_weaver_that_must_not_see_the_target_is_built_so() -> None:
+    recipe = load_recipe("tiny")
+    assert recipe.target is not None
+    target = recipe.target.config(512, (0, 2))
+    assert recipe.weaver.config(target, 15).sees_target
+    assert not replace(recipe.weaver, sees_target=False).config(target, 15).sees_target
