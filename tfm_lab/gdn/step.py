@@ -16,7 +16,8 @@ from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
-from tfm_kernels.gdn_tree import Pending, Settings, Stash, StatePool
+from tfm_kernels.gdn_tree import DIMS, Pending, Settings, Stash, StatePool
+from tfm_kernels.launching import check_place, load_kernels
 from tfm_kernels.tree_layout import BLOCK, PADDING, TreeLayout, path_rows
 from torch import Tensor
 
@@ -202,6 +203,23 @@ def flush(pool: StatePool, pending: Pending, *, impl: StepImplementation = "refe
     slots = pool.slots.long()
     written = pending.update.mT @ (pending.weight[..., None] * key)
     pool.states[slots] = (pending.decay[..., None, None] * pool.states[slots] + written).to(pool.states.dtype)
+
+
+def check_step(key_dim: int, value_dim: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Refuse what the kernels cannot take, before anything is computed.
+
+    Raises:
+        ValueError: for other head sizes or dtypes than they take, and without a GPU unless Triton interprets.
+        ModuleNotFoundError: if Triton is not installed.
+    """
+    if key_dim not in DIMS or value_dim not in DIMS:
+        raise ValueError(
+            f"the tree kernels take head sizes {', '.join(map(str, DIMS))}, and this target's are {key_dim} and "
+            f"{value_dim}; use the reference"
+        )
+    if dtype not in (torch.float32, torch.bfloat16):
+        raise ValueError(f"the tree kernels take float32 or bfloat16, and this target is {dtype}; use the reference")
+    check_place(load_kernels("_gdn_tree")[1], torch.empty(0, dtype=dtype, device=device))
 
 
 def is_triton(impl: str) -> bool:

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from tfm_kernels.tree_layout import TreeLayout
 from torch import Tensor, nn
 
 from tfm_lab import gdn
+from tfm_lab.gdn.step import TreeLayout
 from tfm_lab.models.config import DeltaNetConfig
 from tfm_lab.models.delta_net_pool import (
     DeltaNetPool,

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from tfm_kernels.gdn_tree import DIMS, Pending, Stash, StatePool
-from tfm_kernels.launching import check_place, load_kernels
-from tfm_kernels.tree_layout import BLOCK, TreeLayout
 from torch import Tensor
 
 from tfm_lab.gdn import step
+from tfm_lab.gdn.step import BLOCK, Pending, Stash, StatePool, TreeLayout
 from tfm_lab.gdn.step_convolution import commit_windows, convolve_trees
 from tfm_lab.models.config import DeltaNetConfig
 
@@ -110,23 +108,6 @@ class PooledDeltaNetWrites:
     pooled: PooledDeltaNetState
     stash: Stash
     convolution_inputs: Float[Tensor, "batch nodes channels"]
-
-
-def check_kernels(config: DeltaNetConfig, dtype: torch.dtype, device: torch.device) -> None:
-    """Refuse models that the tree kernels cannot decode, before anything is computed.
-
-    Raises:
-        ValueError: for other head sizes or dtypes than they take, and without a GPU unless Triton interprets.
-        ModuleNotFoundError: if Triton is not installed.
-    """
-    if config.key_dim not in DIMS or config.value_dim not in DIMS:
-        raise ValueError(
-            f"the tree kernels take head sizes {', '.join(map(str, DIMS))}, and this target's are {config.key_dim} and "
-            f"{config.value_dim}; use the reference"
-        )
-    if dtype not in (torch.float32, torch.bfloat16):
-        raise ValueError(f"the tree kernels take float32 or bfloat16, and this target is {dtype}; use the reference")
-    check_place(load_kernels("_gdn_tree")[1], torch.empty(0, dtype=dtype, device=device))
 
 
 def verify_pooled(

@@ -10,15 +10,13 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from tfm_kernels.tree_layout import TreeLayout
 from torch import Tensor, nn
 
 from tfm_lab import gdn
-from tfm_lab.gdn.step import StepImplementation, is_triton, tree_layout
+from tfm_lab.gdn.step import StepImplementation, TreeLayout, check_step, is_triton, tree_layout
 from tfm_lab.models.attention import TargetAttention
 from tfm_lab.models.config import LINEAR_ATTENTION, TargetConfig
 from tfm_lab.models.delta_net import GatedDeltaNet
-from tfm_lab.models.delta_net_pool import check_kernels
 from tfm_lab.models.fingerprint import fingerprint
 from tfm_lab.models.layers import GatedMLP, RMSNorm, Rotary, grouped_mask
 from tfm_lab.models.packing import Packable, Packed, pack_weights
@@ -179,9 +177,10 @@ class TargetModel(Packable):
             ModuleNotFoundError: if Triton is not installed.
         """
         if is_triton(implementation):
-            if self.config.delta_net is None:
+            heads = self.config.delta_net
+            if heads is None:
                 raise ValueError("this target has no Gated DeltaNet layers, so there is nothing for the tree kernels")
-            check_kernels(self.config.delta_net, self.dtype, self.device)
+            check_step(heads.key_dim, heads.value_dim, self.dtype, self.device)
         self._tree_kernels = implementation
 
     def logits(self, hidden: Float[Tensor, "*rows channels"]) -> Float[Tensor, "*rows vocab"]:
