@@ -177,6 +177,8 @@ def prepare_kernel(
 ):  # fmt: skip
     """Grid: (blocks + DV / FOLD_TILE, batch x HV); the programs behind the blocks fold."""
     if CHAINED:
+        # Everything that it reads or overwrites may belong to the kernel before it.
+        cuda.gdc_wait()
         cuda.gdc_launch_dependents()
     block = tl.program_id(0)
     head = tl.program_id(1).to(tl.int64)
@@ -309,6 +311,7 @@ def blocks_kernel(
     values = value + request * value_batch + value_head * DV
     slot = tl.load(slots + request).to(tl.int64)
     if CHAINED:
+        cuda.gdc_launch_dependents()
         cuda.gdc_wait()
     s = tl.load(state + (slot * HV + value_head) * (DV * DK) + v[None, :] * DK + c[:, None])
     for block in range(tl.program_id(1), blocks, GROUPS):
@@ -361,6 +364,7 @@ def walk_kernel(
     values = value + request * value_batch + value_head * DV
     slot = tl.load(slots + request).to(tl.int64)
     if CHAINED:
+        cuda.gdc_launch_dependents()
         cuda.gdc_wait()
     s = tl.load(state + (slot * HV + value_head) * (DV * DK) + v[None, :] * DK + c[:, None])
     update += head * nodes * DV

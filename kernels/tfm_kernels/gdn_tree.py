@@ -69,7 +69,8 @@ class Settings(NamedTuple):
         prepare_warps: of the programs that make the mixing matrices.
         key_step: key columns that are multiplied at a time, where registers are short.
         fold_tile: rows of the state that one program folds.
-        chained: whether the second launch may start before the first has ended (programmatic dependent launch).
+        chained: whether both launches may be prepared while the kernel before them still runs, and then wait for it
+            (programmatic dependent launch).
     """
 
     value_tile: int = 32
@@ -170,16 +171,15 @@ def gdn_tree_verify(
     # Without a pending path there are no programs behind the blocks, and nothing reads these.
     folded = pending or Pending(key, mixing, mixing, mixing, pool.slots)
     fold_programs = value_dim // settings.fold_tile if pending else 0
+    chain = {"launch_pdl": True} if settings.chained else {}
     kernels.prepare_kernel[(blocks + fold_programs, heads)](
         query, key, a, b, A_log, dt_bias, tree.path, tree.words, pool.states, pool.slots, *folded,
         mixing, factors, stash.log_decay, stash.key_norm, scratch, key_dim**-0.5, nodes, blocks, path,
         *rows, *row_strides("a", a),
         PENDING=folded.key.shape[1] if pending else BLOCK, FOLD_TILE=settings.fold_tile, WALK=walks,
-        KEY_STEP=key_step, **common, num_warps=settings.prepare_warps,
+        KEY_STEP=key_step, **common, **chain, num_warps=settings.prepare_warps,
     )  # fmt: skip
-    options: dict[str, Any] = {"VALUE_TILE": settings.value_tile, "num_warps": settings.warps}
-    if settings.chained:
-        options["launch_pdl"] = True
+    options: dict[str, Any] = {"VALUE_TILE": settings.value_tile, "num_warps": settings.warps} | chain
     tiles = value_dim // settings.value_tile
     if walks:
         # One stage, so no software pipelining: the kernel reads back what it wrote.

@@ -52,9 +52,11 @@ def tree_variants(element: str, heads: dict[str, int], settings: Settings, label
     chained = {"launch_pdl": True} if settings.chained else {}
     kernels = _gdn_tree
     return {
-        f"prepare {label}": variant(kernels.prepare_kernel, element, settings.prepare_warps, common | {"WALK": False}),
+        f"prepare {label}": variant(
+            kernels.prepare_kernel, element, settings.prepare_warps, common | {"WALK": False}, **chained
+        ),
         f"prepare for walk {label}": variant(
-            kernels.prepare_kernel, element, settings.prepare_warps, common | {"WALK": True}
+            kernels.prepare_kernel, element, settings.prepare_warps, common | {"WALK": True}, **chained
         ),
         f"blocks {label}": variant(kernels.blocks_kernel, element, settings.warps, products, **chained),
         f"walk {label}": variant(kernels.walk_kernel, element, settings.warps, products, num_stages=1, **chained),
