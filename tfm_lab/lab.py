@@ -6,6 +6,8 @@ from html import escape
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from tfm_lab.bundle import Bundle, load_bundle
 from tfm_lab.decoding import DecodeConfig, autoregressive_decode, speculative_decode
@@ -51,11 +53,13 @@ class OpenStep(NamedTuple):
         root: last token of the text, the root of the tree to come.
         source: what tree builders draw on.
         state: the target after all tokens but the last.
+        hidden: the target's hidden state that the root was chosen from; the Weaver's prefix begins with it.
     """
 
     root: int
     source: DraftSource
     state: TargetState
+    hidden: Float[Tensor, " channels"]
 
 
 def open_step(models: Bundle, tokens: Sequence[int], pool_size: int = 512) -> OpenStep:
@@ -67,7 +71,7 @@ def open_step(models: Bundle, tokens: Sequence[int], pool_size: int = 512) -> Op
     if weaver is None:
         raise ValueError("this bundle has no Weaver; use the hybrid bundle")
     source = DraftSource(marginals, lambda: WeaverSession(weaver, target, marginals, prefilled.hidden, pool_size))
-    return OpenStep(tokens[-1], source, prefilled.state)
+    return OpenStep(tokens[-1], source, prefilled.state, prefilled.hidden)
 
 
 def decode_tracks(models: Bundle, traces: Mapping[str, DecodeTrace]) -> dict[str, list[Frame]]:

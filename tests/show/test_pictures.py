@@ -41,8 +41,10 @@ def test_every_role_has_a_look_that_does_without_colour() -> None:
         [Role.ROOT, Role.ACCEPTED, Role.UNUSED, Role.BONUS],
         [Role.ROOT, Role.PLACED, Role.NEW, Role.WAITING],
     ]
+    shown_together += [[Role.ROOT, Role.CHOSEN, Role.PLACED]]
     for roles in shown_together:
-        assert len({(STYLES[r].shape, STYLES[r].filled, STYLES[r].strong, STYLES[r].dashed) for r in roles}) == 4
+        looks_of = {(STYLES[r].shape, STYLES[r].filled, STYLES[r].strong, STYLES[r].dashed) for r in roles}
+        assert len(looks_of) == len(roles)
     assert len(looks) >= 5
 
 

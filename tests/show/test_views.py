@@ -8,7 +8,7 @@ from show.samples import ROUNDS, TREE, decode, step
 from trees import random_tree
 
 from tfm_lab.show.geometry import geometry
-from tfm_lab.show.views import Role, frontier, growth_view, step_view, tidy_layout, visible
+from tfm_lab.show.views import Role, chosen_view, frontier, growth_view, step_view, tidy_layout, visible
 
 
 def test_leaves_take_rows_in_order_and_parents_sit_between_their_children() -> None:
@@ -44,6 +44,17 @@ def test_what_lies_behind_the_end_of_the_text_is_not_shown_as_accepted() -> None
     roles = [node.role for node in view.nodes]
     assert roles == [Role.ROOT, Role.ACCEPTED, Role.UNUSED, Role.UNUSED, Role.UNUSED, Role.UNUSED]
     assert "no bonus token is needed" in view.description
+
+
+def test_a_chosen_path_is_marked_from_the_root_down() -> None:
+    view = chosen_view(TREE, 3, decode, "a choice")
+    path = TREE.path(3)
+    assert [node.role for node in view.nodes] == [
+        Role.ROOT if index == 0 else Role.CHOSEN if index in path else Role.PLACED for index in range(len(TREE))
+    ]
+    assert [node.parent for node in view.nodes] == TREE.parents.tolist()
+    assert "5 drafted tokens" in view.description
+    assert all(visible(decode(token)) in view.description for token in TREE.path_tokens(3))
 
 
 def test_growth_shows_new_and_older_nodes_and_nothing_moves() -> None:

@@ -7,7 +7,7 @@ from tfm_lab.show.marked_text import marked_html, marked_plain
 from tfm_lab.show.picture import Picture, bars_picture, lines_picture, tree_picture
 from tfm_lab.show.player import Frame, Player
 from tfm_lab.show.switch import PictureSwitch
-from tfm_lab.show.views import Role, TreeView, frontier, growth_view, step_view
+from tfm_lab.show.views import Role, TreeView, chosen_view, frontier, growth_view, step_view
 
 __all__ = [
     "Frame",
@@ -19,6 +19,7 @@ __all__ = [
     "Role",
     "TreeView",
     "bars_picture",
+    "chosen_view",
     "frontier",
     "grouped_picture",
     "growth_view",

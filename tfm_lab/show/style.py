@@ -33,5 +33,6 @@ STYLES: dict[Role, NodeStyle] = {
     Role.PLACED: NodeStyle(GREY, "circle", True, False, False),
     Role.NEW: NodeStyle(ORANGE, "circle", True, True, False),
     Role.WAITING: NodeStyle(GREY, "circle", False, False, True),
+    Role.CHOSEN: NodeStyle(BLUE, "circle", True, True, False),
 }
 METHOD_COLOURS = {"ar": GREY, "chain": BLUE, "ddtree": ORANGE, "tfm": GREEN, "dyspec": PURPLE}

@@ -28,6 +28,7 @@ class Role(Enum):
     PLACED = "in the tree"
     NEW = "added in this round"
     WAITING = "waiting in the frontier"
+    CHOSEN = "the chosen path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,17 @@ def growth_view(tree: DraftTree, rounds: Sequence[GrowthRound], last: int, decod
         f"them new; {counted(len(waiting), 'candidate')} {'waits' if len(waiting) == 1 else 'wait'}."
     )
     return _view(title, description, nodes, finished)
+
+
+def chosen_view(tree: DraftTree, node: int, decode: Decode, title: str = "") -> TreeView:
+    """A tree with the path to one of its nodes marked."""
+    path = tree.path(node)
+    roles = [Role.CHOSEN if index in path else Role.PLACED for index in range(len(tree))]
+    roles[0] = Role.ROOT
+    nodes = _nodes(tree, decode, tidy_layout(tree.to_networkx()), roles)
+    words = " ".join(visible(decode(token)) for token in tree.path_tokens(node))
+    description = f"A tree of {tree.budget} drafted tokens, {tree.max_depth} deep; the path {words} is marked."
+    return _view(title, description, nodes, nodes)
 
 
 def frontier(tree: DraftTree, rounds: Sequence[GrowthRound], last: int) -> list[Candidate]:
