@@ -29,6 +29,7 @@ from tfm_lab.lessons.exercises_07 import walk_cases
 from tfm_lab.lessons.interpreting import can_interpret
 from tfm_lab.lessons.judging import alike
 from tfm_lab.lessons.memory_by_hand import commit, solve, system
+from tfm_lab.lessons.weaver_by_hand import call_bytes, path_mask, pool_log_probs
 from tfm_lab.metrics import expected_tokens_per_call
 from tfm_lab.tree import DraftTree
 from tfm_lab.verification import rejection_swor, target_sample
@@ -75,6 +76,15 @@ def spoiled_flag(p: torch.Tensor, q: torch.Tensor, draws: Any) -> tuple[int, boo
 
 def spoiled_mask(parents: list[int]) -> torch.Tensor:
     return ancestor_mask(parents)[:, :-1]
+
+
+def subtracted_pool(logits: torch.Tensor, tokens: torch.Tensor, correction: torch.Tensor) -> list[float]:
+    scores = [
+        float(logits[token] + more) if token >= 0 else -math.inf
+        for token, more in zip(tokens.tolist(), correction, strict=True)
+    ]
+    total = max(scores) + math.log(sum(math.exp(score - max(scores)) for score in scores))
+    return [score - total for score in scores]
 
 
 def spoiled_walk(tree: Any, rows: Any, draws: Any) -> tuple[tuple[int, ...], int]:
@@ -141,6 +151,17 @@ SPOILED: dict[str, tuple[Any, ...]] = {
         lambda rows, budget: best_first_paths(rows, budget)[::-1],
         lambda rows, budget: [(0,)] * budget,
     ),
+    "04.pool_log_probs": (
+        lambda logits, tokens, correction: pool_log_probs(logits, tokens, correction).exp(),
+        lambda logits, tokens, correction: pool_log_probs(logits, tokens, correction)[tokens >= 0],
+        lambda logits, tokens, correction: None,
+    ),
+    "04.path_mask": (
+        lambda parents, prefix: ancestor_mask(parents),
+        lambda parents, prefix: path_mask(parents, prefix).T,
+        lambda parents, prefix: None,
+    ),
+    "04.call_bytes": (lambda *sizes: call_bytes(*sizes) + 1, lambda *sizes: None, lambda *sizes: 0),
     "07.ancestor_mask": (spoiled_mask, lambda parents: None),
     "07.membership_walk": (spoiled_walk, lambda tree, rows, draws: ((0,), 0)),
     "07.biased": ("", "ABCDEFG", 5, None),
@@ -217,6 +238,12 @@ def test_a_todo_anywhere_is_no_attempt(exercise: Exercise) -> None:
         ("02.point_mass", [torch.tensor(0.38), 0.5]),
         ("03.order", ["a", "b", "ax", "bx"]),
         ("03.best_first", lambda rows, budget: sorted(best_first_paths(rows, budget), key=len)),
+        ("04.pool_log_probs", subtracted_pool),
+        ("04.path_mask", lambda parents, prefix: path_mask(parents, prefix).int().tolist()),
+        (
+            "04.call_bytes",
+            lambda wide, inner, mlp, rows, number: number * float(2 * inner * (wide + 2 * inner + mlp) + rows * wide),
+        ),
         ("07.ancestor_mask", lambda parents: ancestor_mask(parents).tolist()),
         ("07.biased", ["F", "a", "D"]),
         ("07.biased", "a, d, f"),

@@ -7,7 +7,9 @@
 The modules: ``exercise`` (the records), ``judging`` (an answer under all properties of its exercise), ``cards`` (what a
 reader sees), ``lesson`` (one notebook's exercises), ``by_hand`` (solutions that the package has in another form),
 ``exercises_*`` (the exercises), ``catalogue`` (all of them), ``overlap`` and ``walks`` (two interactive pictures);
-for notebook 08 ``memory_by_hand``, ``memory_cases``, ``state_bytes`` and ``two_writes`` (an interactive picture).
+for notebook 04 ``weaver_by_hand``, ``node_laws`` and ``read_outs`` (real models asked at every node of a tree),
+``path_mask_picture`` and ``siblings`` (an interactive picture); for notebook 08 ``memory_by_hand``, ``memory_cases``,
+``state_bytes`` and ``two_writes`` (an interactive picture).
 
 Notebook 09 asks for Triton kernels: ``interpreting`` (runs them and watches memory), ``puzzles`` (what they are given
 and must leave), ``by_hand_kernels`` (solutions), ``wrong_kernels``, ``traffic``, ``solving`` and ``solving_picture``

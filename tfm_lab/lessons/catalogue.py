@@ -7,9 +7,18 @@ from tfm_lab.lessons.exercise import Exercise
 from tfm_lab.lessons.exercises_01 import EXERCISES_01
 from tfm_lab.lessons.exercises_02 import EXERCISES_02
 from tfm_lab.lessons.exercises_03 import EXERCISES_03
+from tfm_lab.lessons.exercises_04 import EXERCISES_04
 from tfm_lab.lessons.exercises_07 import EXERCISES_07
 from tfm_lab.lessons.exercises_08 import EXERCISES_08
 from tfm_lab.lessons.exercises_09 import EXERCISES_09
 
-ALL = (*EXERCISES_01, *EXERCISES_02, *EXERCISES_03, *EXERCISES_07, *EXERCISES_08, *EXERCISES_09)
+ALL = (
+    *EXERCISES_01,
+    *EXERCISES_02,
+    *EXERCISES_03,
+    *EXERCISES_04,
+    *EXERCISES_07,
+    *EXERCISES_08,
+    *EXERCISES_09,
+)
 EXERCISES: Mapping[str, Exercise] = MappingProxyType({item.name: item for item in ALL})
