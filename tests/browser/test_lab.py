@@ -126,6 +126,29 @@ def test_a_budget_is_spent_by_hand_and_by_the_rule(opened: NotebookPage) -> None
     assert opened.console == []
 
 
+@pytest.mark.parametrize("opened", ["04_weaver_conditionals.ipynb"], indirect=True)
+def test_a_sibling_is_chosen_and_the_pool_made_smaller(opened: NotebookPage) -> None:
+    """The marginal's column stays from one sibling to the next; the words, the marked path and the pool follow."""
+    opened.run_all_cells(seconds=180)
+    page = opened.page
+    explorer = page.locator(".jupyter-widgets.widget-vbox", has=page.locator("button", has_text="same depth")).first
+    status = explorer.locator('[role="status"]')
+    status.get_by_text("After 'A database is a'").wait_for()
+    marginal = explorer.locator("svg text", has_text="0.138")
+    expect(marginal).to_have_count(1)
+    explorer.locator("button", has_text="same depth ▶").click()
+    status.get_by_text("After 'A database is like'").wait_for()
+    expect(marginal).to_have_count(1)
+    status.get_by_text("one from the Weaver with 99.9%").wait_for()
+    explorer.locator("select").select_option(index=0)
+    status.get_by_text("After 'A' (node 0)").wait_for()
+    explorer.locator(".noUi-handle").focus()
+    page.keyboard.press("ArrowLeft")
+    status.get_by_text("the 256 candidates hold").wait_for()
+    assert opened.errors() == []
+    assert opened.console == []
+
+
 @pytest.mark.parametrize("opened", ["07_verifying_trees.ipynb"], indirect=True)
 def test_the_table_of_rules_is_computed_anew_for_another_temperature(opened: NotebookPage) -> None:
     opened.run_all_cells(seconds=180)
