@@ -55,6 +55,11 @@ def test_growing_trees_takes_budgets_that_no_width_divides(budget: int) -> None:
         ("07_verifying_trees", {"BUDGET": 65}, "takes a BUDGET from 1 to 64, not 65"),
         ("08_matrix_memory", {"TREES": 0}, "takes TREES from 1 to 200 and NODES from 1 to 128, not 0 and 24"),
         ("09_fused_kernel", {"BUDGET": 15}, "takes a BUDGET from 16 to 127, not 15"),
+        (
+            "10_tokens_to_seconds",
+            {"NEW_TOKENS": 7},
+            "takes NEW_TOKENS from 8 to 256 and a BATCH from 1 to 64, not 7 and 1",
+        ),
     ],
 )
 def test_a_parameter_out_of_range_is_refused_below_the_parameters(

@@ -202,6 +202,36 @@ def test_one_solve_is_stepped_through_and_compared_with_a_replay(opened: Noteboo
     assert opened.console == []
 
 
+@pytest.mark.parametrize("opened", ["10_tokens_to_seconds.ipynb"], indirect=True)
+def test_a_step_is_made_longer_and_a_decode_planned(opened: NotebookPage) -> None:
+    """The kernel is exchanged and points moved with the arrow keys; the planner follows a slider and a typed curve."""
+    opened.run_all_cells(seconds=180)
+    page = opened.page
+    lines = page.locator(".jupyter-widgets.widget-vbox", has=page.locator("button", has_text="fused kernel")).first
+    status = lines.locator('[role="status"]')
+    status.get_by_text("4.37 times, faster than the chain").wait_for()
+    lines.locator(".noUi-handle").first.focus()
+    page.keyboard.press("ArrowRight")
+    status.get_by_text("Your step gives 3.1 tokens").wait_for()
+    lines.locator("button", has_text="state per node").click()
+    status.get_by_text("slower than the chain").wait_for()
+    planner = page.locator(".jupyter-widgets.widget-vbox", has=page.get_by_label("or typed")).first
+    advice = planner.locator('[role="status"]')
+    advice.get_by_text("Best: TfM with B = 128").wait_for()
+    planner.locator(".widget-hslider", has_text="batch").locator(".noUi-handle").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    advice.get_by_text("batch 4, kernel: fused. Best: TfM with B = 32").wait_for()
+    planner.get_by_label("or typed").fill("tfm many")
+    page.keyboard.press("Enter")
+    advice.get_by_text("is not understood: write it like").wait_for()
+    planner.get_by_label("or typed").fill("chain 15: 5; tfm 16: 3")
+    page.keyboard.press("Enter")
+    advice.get_by_text("typed, batch 4, kernel: fused. Best: DFlash chain").wait_for()
+    assert opened.errors() == []
+    assert opened.console == []
+
+
 @pytest.mark.parametrize("opened", ["widgets.ipynb"], indirect=True)
 def test_a_slider_moves_a_figure(opened: NotebookPage) -> None:
     opened.run_all_cells(seconds=60)

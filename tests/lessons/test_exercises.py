@@ -29,6 +29,7 @@ from tfm_lab.lessons.exercises_07 import walk_cases
 from tfm_lab.lessons.interpreting import can_interpret
 from tfm_lab.lessons.judging import alike
 from tfm_lab.lessons.memory_by_hand import commit, solve, system
+from tfm_lab.lessons.speed_by_hand import break_even
 from tfm_lab.lessons.weaver_by_hand import call_bytes, path_mask, pool_log_probs
 from tfm_lab.metrics import expected_tokens_per_call
 from tfm_lab.tree import DraftTree
@@ -175,6 +176,9 @@ SPOILED: dict[str, tuple[Any, ...]] = {
     "09.substitute": (by_hand_kernels.decay_mask,),
     "09.output_tile": (by_hand_kernels.verify_tree,),
     "09.verify_tree": (by_hand_kernels.output_tile,),
+    "10.step_ratio": (lambda length, speed: 1.42, lambda length, speed: None),
+    "10.break_even": (lambda *arguments: break_even(*arguments)[::-1], lambda *arguments: break_even(*arguments)[0]),
+    "10.choose_budget": (lambda mal, step_ms, plain_ms: 32, lambda mal, step_ms, plain_ms: None),
 }
 
 
@@ -251,6 +255,8 @@ def test_a_todo_anywhere_is_no_attempt(exercise: Exercise) -> None:
         ("08.system", lambda *arguments: [part.tolist() for part in system(*arguments)]),
         ("08.solve", inverted_solve),
         ("08.commit", packages_commit),
+        ("10.step_ratio", lambda length, speed: torch.tensor((1.0 + length) / (1.0 + speed), dtype=torch.float64)),
+        ("10.break_even", lambda *arguments: list(break_even(*arguments))),
     ],
 )
 def test_right_answers_may_take_other_forms(name: str, answer: Any) -> None:

@@ -11,6 +11,7 @@ from tfm_lab.lessons.exercises_04 import EXERCISES_04
 from tfm_lab.lessons.exercises_07 import EXERCISES_07
 from tfm_lab.lessons.exercises_08 import EXERCISES_08
 from tfm_lab.lessons.exercises_09 import EXERCISES_09
+from tfm_lab.lessons.exercises_10 import EXERCISES_10
 
 ALL = (
     *EXERCISES_01,
@@ -20,5 +21,6 @@ ALL = (
     *EXERCISES_07,
     *EXERCISES_08,
     *EXERCISES_09,
+    *EXERCISES_10,
 )
 EXERCISES: Mapping[str, Exercise] = MappingProxyType({item.name: item for item in ALL})
