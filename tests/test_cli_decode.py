@@ -34,7 +34,7 @@ def decode(tiny_work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_examples_of_the_help_page_parse(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("decode", "--help") == 0
     examples = examples_of(capsys.readouterr().out)
-    assert len(examples) == 6
+    assert len(examples) == 7
     for words in examples:
         assert parse(words).info_name == "decode"
 

@@ -100,8 +100,7 @@ def command(
       tfm-lab decode "import os" --temperature 1 --seed 3 --json trace.json
       cat notes.txt | tfm-lab decode - --method ddtree
       tfm-lab decode --target smollm2 --method ar --chat "What is the capital of France?"
-      tfm-lab decode "import os" --target Qwen/Qwen3.6-27B --drafter z-lab/Qwen3.6-27B-DFlash \\
-        --weaver trymirai/weaver --dtype bfloat16
+      tfm-lab decode "import os" --target Qwen/Qwen3.6-27B --drafter z-lab/Qwen3.6-27B-DFlash --weaver trymirai/weaver
     """
     from rich.console import Console
 
