@@ -1,4 +1,4 @@
-"""Compile the solutions of notebook 09 for sm_90 without a GPU and print what each uses, as JSON.
+"""Compile the solutions of notebook 09 without a GPU and print what each uses, as JSON.
 
 A script of its own, since Triton must not have been told to interpret in this process.
 """
@@ -8,7 +8,7 @@ import json
 import sys
 
 import triton
-from sm90 import CUOBJDUMP, compile_kernel
+from compiling import CUOBJDUMP, compile_kernel
 
 from tfm_lab.lessons import by_hand_kernels
 from tfm_lab.lessons.interpreting import plain_function
