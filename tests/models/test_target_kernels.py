@@ -148,3 +148,4 @@ def test_the_interpreter_is_told_not_to_take_bfloat16() -> None:
 def test_the_command_refuses_kernels_for_a_float64_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["decode", "x", "--kernels", "triton", "--dtype", "float64"]
     assert_refused(words, "the tree kernels take float32 or bfloat16", tmp_path, capsys)
+    assert_refused([*words, "--method", "ar"], "verifies no trees: leave out --kernels", tmp_path, capsys)

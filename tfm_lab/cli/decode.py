@@ -124,6 +124,8 @@ def command(
             raise ValueError("plain decoding (ar) has no acceptance rule: leave out --rule")
         if drafter is not None or weaver is not None:
             raise ValueError("plain decoding (ar) needs no drafter: leave out --drafter and --weaver")
+        if kernels != "reference":
+            raise ValueError("plain decoding (ar) verifies no trees: leave out --kernels")
         models, speculator = load_target_only(target or bundle, dtype=weights, device=place), None
     else:
         models = load_bundle(bundle, target=target, drafter=drafter, weaver=weaver, dtype=weights, device=place)

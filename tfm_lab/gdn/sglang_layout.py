@@ -185,7 +185,7 @@ def node_states(
 
 
 def _doublings(nodes: int) -> int:
-    return max(1, math.ceil(math.log2(nodes))) if nodes > 1 else 1
+    return max(1, (nodes - 1).bit_length())
 
 
 def _scatter(links: Tensor, values: Tensor, into: Tensor) -> Tensor:
