@@ -89,20 +89,26 @@ def test_a_dead_kernel_is_reported(tmp_path: Path) -> None:
     assert "cell 5 of 5 (id cell-4, 'import os'): the kernel died" in report.problems[0]
 
 
-@pytest.mark.parametrize("moment", ["in a cell", "while the kernel ends"])
-def test_an_abort_of_the_message_library_is_harmless_only_after_the_last_cell(tmp_path: Path, moment: str) -> None:
+@pytest.mark.parametrize(
+    ("last_lines", "counted"),
+    [
+        pytest.param("write()", True, id="in a cell"),
+        pytest.param("atexit.register(write)", False, id="while the kernel ends"),
+        pytest.param("write()\nos._exit(3)", True, id="before it dies"),
+    ],
+)
+def test_standard_error_counts_until_the_last_cell_is_done(tmp_path: Path, last_lines: str, counted: bool) -> None:
     written = "Assertion failed: pfd.revents & POLLIN (src/signaler.cpp:238)"
     lines = [
         "import atexit, os, pathlib",
         "stderr = pathlib.Path(f'/proc/{os.getppid()}/fd/2')  # what the kernel would write to before it captures it",
-        f"def write(line={written!r}):",
-        "    with stderr.open('a') as file: file.write(line + chr(10))",
-        "write()" if moment == "in a cell" else "atexit.register(write)",
-        "" if moment == "in a cell" else "atexit.register(write, 'something else')",
+        "def write():",
+        f"    with stderr.open('a') as file: file.write({written!r} + chr(10))",
     ]
-    report = run(write_notebook(tmp_path, METRIC, "\n".join(lines)))
-    assert report.execution.failure == ""
-    assert report.execution.stderr == (written if moment == "in a cell" else "something else",)
+    report = run(write_notebook(tmp_path, METRIC, "\n".join([*lines, last_lines])))
+    assert bool(report.execution.failure) == ("_exit" in last_lines)
+    assert (written in report.execution.stderr) == counted
+    assert report.execution.failure or report.execution.stderr == (written,) * counted
 
 
 def test_plain_papermill_works_too(tmp_path: Path) -> None:

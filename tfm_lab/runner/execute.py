@@ -19,14 +19,11 @@ from tfm_lab.runner.reading import read_notebook
 
 POLL_SECONDS = 0.1
 
-# Lines that ipykernel 7 writes at every start, or when it is interrupted while it shuts down.
+# Lines that ipykernel 7 writes at every start, or when it is interrupted.
 HARMLESS_STDERR = (
     "Kernel is running over TCP without encryption",
     "KeyboardInterrupt caught in kernel",
 )
-# A kernel that ends while its sockets close may abort inside libzmq (zeromq/libzmq issues 1307 and 3715). Its work is
-# done by then; before its last cell is done the same line stands for a failure.
-HARMLESS_AFTER_THE_LAST_CELL = ("Assertion failed: pfd.revents & POLLIN",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ class Execution:
     Attributes:
         notebook: the executed notebook, as far as it got; None if nothing was written.
         failure: one sentence that names the cell and the error; empty when every cell ran.
-        stderr: unexpected lines that the kernel or papermill wrote to standard error.
+        stderr: unexpected lines that the kernel or papermill wrote to standard error until the last cell was done.
         wall_seconds: from start to end, kernel start included.
         cpu_seconds: processor time of the kernel (0 when it had to be killed).
         peak_bytes: largest memory (resident) of the kernel and its children.
@@ -189,14 +186,16 @@ def _outcome(
 
 
 def _unexpected(written: bytes, of_cells: int | None) -> tuple[str, ...]:
-    """Lines on standard error that mean something; ``of_cells`` bytes were there when the last cell was done."""
-    of_cells = len(written) if of_cells is None else of_cells
-    parts = ((written[:of_cells], ()), (written[of_cells:], HARMLESS_AFTER_THE_LAST_CELL))
+    """Lines on standard error that mean something; ``of_cells`` bytes were there when the last cell was done.
+
+    What comes later is not the notebook's: a kernel that closes its sockets while messages still arrive may abort
+    inside libzmq (zeromq/libzmq issues 1307 and 3715) or leave a traceback of ipykernel's own. After an error
+    (``of_cells`` is None) everything counts.
+    """
     return tuple(
         line
-        for part, also_harmless in parts
-        for line in part.decode(errors="replace").splitlines()
-        if line.strip() and not any(known in line for known in (*HARMLESS_STDERR, *also_harmless))
+        for line in written[:of_cells].decode(errors="replace").splitlines()
+        if line.strip() and not any(known in line for known in HARMLESS_STDERR)
     )
 
 

@@ -2,8 +2,8 @@
 
 The folder holds ``job.json`` on entry. The worker appends to ``cells.jsonl`` when a cell starts, lets papermill write
 ``executed.ipynb`` as it goes, and leaves ``result.json`` when it is done: the error if there was one, the kernel's
-processor time, and how much of ``stderr.txt`` was written before the last cell was done. A separate process lets the
-runner end a hung notebook from outside.
+processor time, and how much of ``stderr.txt`` was written before the last cell was done (null after an error). A
+separate process lets the runner end a hung notebook from outside.
 """
 
 import json
@@ -53,7 +53,7 @@ def main(folder: Path) -> None:
     result = {
         "error": error,
         "cpu_seconds": usage.ru_utime + usage.ru_stime,
-        "stderr_bytes_of_cells": stderr_bytes.get("of_cells"),
+        "stderr_bytes_of_cells": None if error else stderr_bytes.get("of_cells"),
     }
     (folder / "result.json").write_text(json.dumps(result))
 
