@@ -117,6 +117,10 @@ def test_the_traceback_can_be_asked_for(monkeypatch: pytest.MonkeyPatch, capsys:
         (["run", "--out", "notes.txt/report"], "cannot write notes.txt/report/index.html: "),
         (["run", "elsewhere/99_nothing.ipynb"], "there is no notebook elsewhere/99_nothing.ipynb"),
         (["run", "--update", "-p", "BUDGET", "3"], "--update and --render need the default parameters"),
+        (["run", "--jobs", "0"], "--jobs must be at least 1, got 0"),
+        (["run", "06", "-p", "BUDGET", "16", "-p", "BUDGET", "32"], "-p BUDGET was given twice: write several values"),
+        (["run", "06", "-p", "BUDGET", "16,,32"], "BUDGET 16,,32: a value is missing beside a comma"),
+        (["run", "--compare", "old.jsonl"], "there is no history old.jsonl: name the metrics.jsonl of an earlier"),
     ],
 )
 def test_bad_usage_is_one_sentence(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tfm_lab.runner.execute import Limits
+    from tfm_lab.runner.history import Difference
     from tfm_lab.runner.series import NotebookJob, NotebookReport
     from tfm_lab.runner.update import Change
 
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     nargs=2,
     multiple=True,
     metavar="NAME VALUE",
-    help="Set a parameter of the notebook. Repeat for more.",
+    help="Set a parameter of the notebook. Repeat for more. Several numbers, such as 16,32,64, make a sweep.",
 )
+@click.option("-j", "--jobs", type=int, default=1, show_default=True, help="Notebooks that run at a time.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -36,6 +38,12 @@ if TYPE_CHECKING:
 @click.option("--timeout", type=float, default=300.0, show_default=True, help="Seconds that one notebook may take.")
 @click.option("--cell-timeout", type=float, default=120.0, show_default=True, help="Seconds that one cell may take.")
 @click.option("--threads", type=int, default=2, show_default=True, help="Threads of the numerical libraries.")
+@click.option(
+    "--compare",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="OLD.jsonl",
+    help="Show what changed since the last runs in this metrics.jsonl; a regression fails.",
+)
 @click.option("--update", is_flag=True, help="Write new exact values into expected.toml and list the changes.")
 @click.option("--render", is_flag=True, help="Write the frozen outputs back into the notebooks.")
 def command(
@@ -45,6 +53,8 @@ def command(
     timeout: float,
     cell_timeout: float,
     threads: int,
+    jobs: int,
+    compare: Path | None,
     update: bool,
     render: bool,
 ) -> int:
@@ -56,57 +66,89 @@ def command(
     error, or if a recorded number is not what expected.toml says. Unknown parameters and parameters without effect are
     refused. With other parameters than the defaults only identities are compared.
 
-    The report is a folder: index.html, a page and the executed notebook each, and metrics.jsonl with all runs so far.
-    The exit status is 1 if a notebook failed.
+    The report is a folder: index.html, summary.md, a page and the executed notebook each, and metrics.jsonl with all
+    runs so far. The exit status is 1 if a notebook failed, or if --compare finds a regression: an exact number that
+    changed, a number that is gone, or one that passed and fails now.
 
     \b
     Examples:
       tfm-lab run                          the whole series
       tfm-lab run 00 06                    two notebooks
       tfm-lab run 06 -p BUDGET 32          one with another parameter
+      tfm-lab run 06 -p BUDGET 16,32,64 --jobs 2      a sweep, with one table of all numbers
+      tfm-lab run --compare old/metrics.jsonl         show regressions since an older report
       tfm-lab run 06 --render              run, then store its outputs in the notebook
       tfm-lab run --update                 accept new exact values, after a look at the table
     """
     from rich.console import Console
 
     from tfm_lab.runner.execute import Limits
+    from tfm_lab.runner.history import check_comparable, differences, read_history
     from tfm_lab.runner.report import write_report
-    from tfm_lab.runner.series import find_notebooks, prepare_job
+    from tfm_lab.runner.series import find_notebooks
+    from tfm_lab.runner.sweep import prepare_jobs
 
     if parameters and (update or render):
         raise ValueError("--update and --render need the default parameters: leave out -p")
+    if jobs < 1:
+        raise ValueError(f"--jobs must be at least 1, got {jobs}")
+    history = None if compare is None else read_history(compare)
     check_writable(out / "index.html")
     limits = Limits(timeout, cell_timeout, threads)
-    jobs = [prepare_job(path, dict(parameters)) for path in find_notebooks(notebooks)]
+    prepared = [job for path in find_notebooks(notebooks) for job in prepare_jobs(path, _by_name(parameters))]
+    if history is not None:
+        check_comparable(prepared, history)
     console = Console()
-    reports = [_run_with_progress(job, limits, console) for job in jobs]
+    reports = _run_with_progress(prepared, limits, jobs, console)
     if update:
         reports = _update(reports, console)
     if render:
         _render(reports, console)
-    index = write_report(reports, out)
+    compared = None if history is None else differences(reports, history)
+    index = write_report(reports, out, compared)
     _print_summary(reports, console)
+    _print_sweeps(reports, console)
+    if compared is not None:
+        _print_differences(compared, console)
     console.print(f"Report: {index}", soft_wrap=True, highlight=False)
-    return int(not all(report.passed for report in reports))
+    return int(not all(report.passed for report in reports) or any(item.is_regression for item in compared or ()))
 
 
-def _run_with_progress(job: "NotebookJob", limits: "Limits", console: "Console") -> "NotebookReport":
-    """Run one notebook behind a line that shows cell and time; leave one line with the result."""
+def _by_name(parameters: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    names = [name for name, _ in parameters]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise ValueError(f"-p {twice} was given twice: write several values as one list, -p {twice} 16,32")
+    return dict(parameters)
+
+
+def _run_with_progress(
+    jobs: "list[NotebookJob]", limits: "Limits", at_a_time: int, console: "Console"
+) -> "list[NotebookReport]":
+    """Run the notebooks behind lines that show cell and time; leave one line with the result of each."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from tfm_lab.runner.reading import read_notebook
-    from tfm_lab.runner.series import run_notebook
+    from tfm_lab.runner.series import run_notebooks
 
-    cells = len(read_notebook(job.path).cells)
+    cells = [len(read_notebook(job.path).cells) for job in jobs]
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(job.name)
-        report = run_notebook(
-            job, limits, lambda number: progress.update(task, description=f"{job.name}  cell {number} of {cells}")
-        )
-    mark = "[green]passed[/]" if report.passed else "[bold red]failed[/]"
-    console.print(f"{mark} {job.name}  {report.execution.wall_seconds:.1f} s", highlight=False)
-    return report
+        tasks = [progress.add_task(job.title, start=False, visible=False) for job in jobs]
+
+        def show_cell(index: int, number: int) -> None:
+            if number <= 1:
+                progress.start_task(tasks[index])
+            description = f"{jobs[index].title}  cell {number} of {cells[index]}"
+            progress.update(tasks[index], visible=True, description=description)
+
+        def show_report(index: int, report: "NotebookReport") -> None:
+            progress.update(tasks[index], visible=False)
+            mark = "[green]passed[/]" if report.passed else "[bold red]failed[/]"
+            seconds = report.execution.wall_seconds
+            progress.console.print(f"{mark} {jobs[index].title}  {seconds:.1f} s", highlight=False)
+
+        return run_notebooks(jobs, limits, at_a_time, show_cell, show_report)
 
 
 def _update(reports: "list[NotebookReport]", console: "Console") -> "list[NotebookReport]":
@@ -152,7 +194,7 @@ def _print_summary(reports: "list[NotebookReport]", console: "Console") -> None:
     for report in reports:
         execution = report.execution
         table.add_row(
-            report.job.name,
+            report.job.title,
             "[green]passed[/]" if report.passed else "[bold red]failed[/]",
             f"{execution.wall_seconds:.1f}",
             f"{execution.cpu_seconds:.1f}",
@@ -162,4 +204,35 @@ def _print_summary(reports: "list[NotebookReport]", console: "Console") -> None:
     console.print(table)
     for report in reports:
         for problem in report.problems:
-            console.print(f"[bold red]failed[/] {report.job.name}: {escape(problem)}", soft_wrap=True, highlight=False)
+            console.print(f"[bold red]failed[/] {report.job.title}: {escape(problem)}", soft_wrap=True, highlight=False)
+
+
+def _print_sweeps(reports: "list[NotebookReport]", console: "Console") -> None:
+    """One table for each notebook that ran more than once: a column for each run."""
+    from rich.table import Table
+
+    from tfm_lab.runner.report import number_text
+    from tfm_lab.runner.sweep import sweep_tables
+
+    for sweep in sweep_tables(reports):
+        table = Table(title=f"Sweep of {sweep.notebook}", box=None, show_header=False)
+        for index in range(len(sweep.rows) + 1):
+            table.add_column(justify="right" if index else "left")
+        for name, values in sweep.lines:
+            table.add_row(name, *("missing" if value is None else number_text(value) for value in values))
+        console.print(table)
+
+
+def _print_differences(compared: "list[Difference]", console: "Console") -> None:
+    from rich.table import Table
+
+    from tfm_lab.runner.report import number_text
+
+    regressions = sum(item.is_regression for item in compared)
+    title = f"Compared with the older run: {len(compared)} differences, {regressions} regressions"
+    table = Table("notebook", "metric", "kind", "before", "now", "finding", title=title, box=None)
+    for item in compared:
+        values = ("" if value is None else number_text(value) for value in (item.before, item.after))
+        mark = f"[bold red]{item.finding}[/]" if item.is_regression else item.finding
+        table.add_row(item.notebook, item.metric, item.kind, *values, mark)
+    console.print(table)

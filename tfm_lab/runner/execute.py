@@ -74,6 +74,7 @@ def execute(
     parameters: Mapping[str, object],
     limits: Limits,
     on_cell: Callable[[int], None] = lambda number: None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> Execution:
     """Run the notebook at ``path`` from top to bottom in its own folder.
 
@@ -82,6 +83,7 @@ def execute(
         parameters: checked values, see ``parameters.resolve``.
         limits: time and threads.
         on_cell: called with the number (from 1) of each cell that starts.
+        cancelled: asked ten times a second; once it answers True, the notebook and all its processes are ended.
     """
     source = read_notebook(path)
     with tempfile.TemporaryDirectory(prefix="tfm-lab-run-", ignore_cleanup_errors=True) as name:
@@ -104,17 +106,20 @@ def execute(
                 start_new_session=True,
             )
         family = _Family(worker.pid)
-        in_time = True
+        stopped = ""
         try:
-            while worker.poll() is None and in_time:
+            while worker.poll() is None and not stopped:
                 time.sleep(POLL_SECONDS)
                 family.look()
                 on_cell(_place(source, folder))
-                in_time = time.monotonic() - started < limits.notebook_seconds
+                if time.monotonic() - started >= limits.notebook_seconds:
+                    stopped = f"stopped after {limits.notebook_seconds:g} s, the limit for the whole notebook"
+                elif cancelled():
+                    stopped = "cancelled"
         finally:
             family.end()
             worker.wait()
-        return _outcome(source, folder, in_time, limits, time.monotonic() - started, family.peak_bytes)
+        return _outcome(source, folder, stopped, time.monotonic() - started, family.peak_bytes)
 
 
 class _Family:
@@ -168,17 +173,15 @@ def _place(source: NotebookNode, folder: Path) -> int:
     return next((numbers[cell_id] for cell_id in reversed(started) if cell_id in numbers), 0)
 
 
-def _outcome(
-    source: NotebookNode, folder: Path, in_time: bool, limits: Limits, wall_seconds: float, peak_bytes: int
-) -> Execution:
+def _outcome(source: NotebookNode, folder: Path, stopped: str, wall_seconds: float, peak_bytes: int) -> Execution:
     notebook = None
     with suppress(FileNotFoundError, nbformat.reader.NotJSONError):  # killed before or while it was written
         notebook = nbformat.read(folder / "executed.ipynb", as_version=4)
     result_file = folder / "result.json"
     result = json.loads(result_file.read_text()) if result_file.exists() else {"error": "", "cpu_seconds": 0.0}
     stderr = _unexpected((folder / "stderr.txt").read_bytes(), result.get("stderr_bytes_of_cells"))
-    if not in_time:
-        result["error"] = f"stopped after {limits.notebook_seconds:g} s, the limit for the whole notebook"
+    if stopped:
+        result["error"] = stopped
     elif not result_file.exists():
         result["error"] = f"the process that ran it ended early: {stderr[-1] if stderr else 'no message'}"
     failure = f"{describe_cell(source, _place(source, folder))}: {result['error']}" if result["error"] else ""

@@ -1,35 +1,44 @@
-"""The folder of a run: index page, one page and one frozen notebook each, and the history of all recorded numbers."""
+"""The folder of a run: index page, summary, one page and one frozen notebook each, and the history of all numbers."""
 
-import json
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import nbformat
-from jinja2 import Environment
+from jinja2 import Environment, StrictUndefined
 
 import tfm_lab
 from tfm_lab.provenance import commit, device_name
 from tfm_lab.recording import Scalar
 from tfm_lab.runner.expectations import Expectation, Verdict
 from tfm_lab.runner.freeze import freeze, with_outputs_of
+from tfm_lab.runner.history import Difference, append_history, read_history, trail
 from tfm_lab.runner.page import notebook_page
 from tfm_lab.runner.reading import read_notebook
 from tfm_lab.runner.series import NotebookReport
+from tfm_lab.runner.sweep import sweep_tables
 
 
-def write_report(reports: Sequence[NotebookReport], folder: Path) -> Path:
+def write_report(reports: Sequence[NotebookReport], folder: Path, compared: Sequence[Difference] | None = None) -> Path:
     """Write everything below ``folder``; returns the path of the index page.
 
-    Files: ``index.html``, ``NAME.html`` and ``notebooks/NAME.ipynb`` for each notebook, and ``metrics.jsonl``, to which
-    each run appends one line per recorded number.
+    Files: ``index.html``, ``summary.md`` for a log or a pull request, ``NAME.html`` and ``notebooks/NAME.ipynb`` for
+    each run (``NAME-1``, ``NAME-2`` ... and ``NAME-sweep.csv`` in a sweep), and ``metrics.jsonl``, to which each call
+    appends one line per recorded number.
+
+    Args:
+        reports: what ran.
+        folder: made if it is missing; pages of the same names are overwritten.
+        compared: what changed since an older run; None if no comparison was asked for.
     """
     (folder / "notebooks").mkdir(parents=True, exist_ok=True)
-    for report in reports:
-        _write_notebook(report, folder)
+    stems = _stems(reports)
+    for report, stem in zip(reports, stems, strict=True):
+        _write_notebook(report, folder, stem)
     time = datetime.now(UTC).isoformat(timespec="seconds")
     origin = {
         "tfm_lab": tfm_lab.__version__,
@@ -38,19 +47,30 @@ def write_report(reports: Sequence[NotebookReport], folder: Path) -> Path:
         "torch": version("torch"),
         "processor": device_name("cpu"),
     }
-    _append_history(reports, folder / "metrics.jsonl", {"time": time, **origin})
-    template = Environment(autoescape=True).from_string(files("tfm_lab.runner").joinpath("report.html.j2").read_text())
+    history_file = folder / "metrics.jsonl"
+    append_history(reports, history_file, {"time": time, **origin})
+    history = read_history(history_file)
+    trails = {(report.job.title, name): trail(history, report, name) for report in reports for name in report.metrics}
+    sweeps = sweep_tables(reports)
+    for sweep in sweeps:
+        (folder / f"{sweep.notebook}-sweep.csv").write_text(sweep.csv())
+    facts: dict[str, Any] = {
+        "time": time.replace("T", " ").replace("+00:00", " UTC"),
+        "runs": list(zip(reports, stems, strict=True)),
+        "failed": sum(not report.passed for report in reports),
+        "cards": _cards(reports, stems),
+        "rows": [_row(report.job.title, verdict) for report in reports for verdict in report.verdicts],
+        "sweeps": sweeps,
+        "compared": compared,
+        "trails": {key: _sparkline(values) for key, values in trails.items() if len(values) > 1},
+        "origin": origin,
+        "text": number_text,
+    }
     index = folder / "index.html"
-    index.write_text(
-        template.render(
-            time=time.replace("T", " ").replace("+00:00", " UTC"),
-            reports=reports,
-            failed=sum(not report.passed for report in reports),
-            cards=_cards(reports),
-            rows=_rows(reports),
-            origin=origin,
-        )
-    )
+    for target, autoescape in ((folder / "summary.md", False), (index, True)):
+        source = files("tfm_lab.runner").joinpath(f"{target.stem}_template{target.suffix}.j2").read_text()
+        environment = Environment(autoescape=autoescape, trim_blocks=not autoescape, undefined=StrictUndefined)
+        target.write_text(environment.from_string(source).render(facts))
     return index
 
 
@@ -89,13 +109,22 @@ def _frozen(path: Path, executed: nbformat.NotebookNode) -> nbformat.NotebookNod
     return freeze(with_outputs_of(source, executed), root=path.resolve().parent.parent)
 
 
-def _write_notebook(report: NotebookReport, folder: Path) -> None:
+def _stems(reports: Sequence[NotebookReport]) -> list[str]:
+    """Names of files: that of the notebook, with a number where it ran more than once."""
+    names = [report.job.name for report in reports]
+    return [
+        name if names.count(name) == 1 else f"{name}-{names[: index + 1].count(name)}"
+        for index, name in enumerate(names)
+    ]
+
+
+def _write_notebook(report: NotebookReport, folder: Path, stem: str) -> None:
     if report.execution.notebook is None:
         return
     frozen = _frozen(report.job.path, report.execution.notebook)
-    _write(frozen, folder / "notebooks" / report.job.path.name)
-    page = notebook_page(frozen, report.job.name, str(report.job.path.parent))
-    (folder / f"{report.job.name}.html").write_text(page)
+    _write(frozen, folder / "notebooks" / f"{stem}.ipynb")
+    page = notebook_page(frozen, report.job.title, str(report.job.path.parent))
+    (folder / f"{stem}.html").write_text(page)
 
 
 def _write(notebook: nbformat.NotebookNode, path: Path) -> None:
@@ -105,34 +134,29 @@ def _write(notebook: nbformat.NotebookNode, path: Path) -> None:
     draft.replace(path)
 
 
-def _append_history(reports: Sequence[NotebookReport], path: Path, run: dict[str, str]) -> None:
-    with path.open("a") as history:
-        for report in reports:
-            statuses = {verdict.metric.name: verdict.status for verdict in report.verdicts if verdict.metric}
-            for name, metric in report.metrics.items():
-                line = {
-                    "notebook": report.job.name,
-                    "metric": name,
-                    "value": metric.value,
-                    "kind": metric.kind,
-                    "n": metric.n,
-                    "status": statuses[name],
-                    "parameters": dict(report.job.parameters),
-                }
-                history.write(json.dumps(run | line) + "\n")
-
-
-def _cards(reports: Sequence[NotebookReport]) -> list[dict[str, str]]:
+def _cards(reports: Sequence[NotebookReport], stems: Sequence[str]) -> list[dict[str, str]]:
     return [
-        {"notebook": report.job.name, "value": number_text(verdict.metric.value), "label": verdict.expectation.headline}
-        for report in reports
+        {
+            "page": f"{stem}.html",
+            "notebook": report.job.title,
+            "value": number_text(verdict.metric.value),
+            "label": verdict.expectation.headline,
+        }
+        for report, stem in zip(reports, stems, strict=True)
+        if not report.job.parameters  # a headline may name the defaults
         for verdict in report.verdicts
         if verdict.metric and verdict.expectation and verdict.expectation.headline
     ]
 
 
-def _rows(reports: Sequence[NotebookReport]) -> list[dict[str, str]]:
-    return [_row(report.job.name, verdict) for report in reports for verdict in report.verdicts]
+def _sparkline(values: Sequence[float], width: int = 72, height: int = 18) -> dict[str, str]:
+    """Points of a line through the last values, and the values in words."""
+    low, high = min(values), max(values)
+    step = (width - 4) / (len(values) - 1)
+    span = high - low
+    heights = [(value - low) / span if span > 0 else 0.5 for value in values]
+    points = [f"{2 + step * k:.1f},{height - 3 - (height - 6) * part:.1f}" for k, part in enumerate(heights)]
+    return {"points": " ".join(points), "words": ", ".join(number_text(value) for value in values)}
 
 
 def _row(notebook: str, verdict: Verdict) -> dict[str, str]:

@@ -1,6 +1,8 @@
-"""Run notebooks one after another and judge them."""
+"""Run notebooks, one after another or several at a time, and judge them."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +29,11 @@ class NotebookJob:
     def name(self) -> str:
         """File name without suffix: how reports and expectations call the notebook."""
         return self.path.stem
+
+    @property
+    def title(self) -> str:
+        """The name with the parameters that differ from the defaults: ``06_growing_trees, BUDGET = 32``."""
+        return ", ".join([self.name, *(f"{name} = {value}" for name, value in self.parameters.items())])
 
     @property
     def expected_file(self) -> Path:
@@ -107,7 +114,10 @@ def prepare_job(path: Path, given: Mapping[str, object]) -> NotebookJob:
 
 
 def run_notebook(
-    job: NotebookJob, limits: Limits, on_cell: Callable[[int], None] = lambda number: None
+    job: NotebookJob,
+    limits: Limits,
+    on_cell: Callable[[int], None] = lambda number: None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> NotebookReport:
     """Execute a notebook and judge it.
 
@@ -115,8 +125,54 @@ def run_notebook(
         job: what to run, see ``prepare_job``.
         limits: time and threads.
         on_cell: called with the number (from 1) of each cell that starts.
+        cancelled: once it answers True, the run is ended.
     """
-    return judge(job, execute(job.path, job.parameters, limits, on_cell))
+    return judge(job, execute(job.path, job.parameters, limits, on_cell, cancelled))
+
+
+def run_notebooks(
+    jobs: Sequence[NotebookJob],
+    limits: Limits,
+    at_a_time: int = 1,
+    on_cell: Callable[[int, int], None] = lambda job, number: None,
+    on_report: Callable[[int, NotebookReport], None] = lambda job, report: None,
+) -> list[NotebookReport]:
+    """Execute several notebooks, each in a process of its own; an interruption ends all of them.
+
+    Args:
+        jobs: what to run.
+        limits: time and threads, for each notebook.
+        at_a_time: how many run at once.
+        on_cell: called with the index of a job and the number (from 1) of its cell that starts; on another thread.
+        on_report: called with the index of a job that is done and its report.
+
+    Returns:
+        The reports in the order of ``jobs``.
+
+    Raises:
+        ValueError: if ``at_a_time`` is not positive.
+    """
+    if at_a_time < 1:
+        raise ValueError(f"at least one notebook must run at a time, got {at_a_time}")
+    stop = threading.Event()
+    reports: dict[int, NotebookReport] = {}
+    with ThreadPoolExecutor(at_a_time) as pool:
+        futures = {
+            pool.submit(
+                run_notebook, job, limits, lambda number, index=index: on_cell(index, number), stop.is_set
+            ): index
+            for index, job in enumerate(jobs)
+        }
+        try:
+            for future in as_completed(futures):
+                index = futures[future]
+                reports[index] = future.result()
+                on_report(index, reports[index])
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return [reports[index] for index in range(len(jobs))]
 
 
 def judge(job: NotebookJob, execution: Execution) -> NotebookReport:

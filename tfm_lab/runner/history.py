@@ -1,0 +1,172 @@
+"""``metrics.jsonl``: every recorded number of every run, and what changed between two runs."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tfm_lab.recording import MetricKind, Scalar
+from tfm_lab.runner.expectations import EXACT_TOLERANCE
+from tfm_lab.runner.series import NotebookJob, NotebookReport
+
+Finding = Literal["changed", "gone", "fails now", "moved", "new"]
+REGRESSIONS: tuple[Finding, ...] = ("changed", "gone", "fails now")
+NEEDED = ("notebook", "metric", "value", "kind", "status", "parameters", "time")
+
+
+@dataclass(frozen=True, slots=True)
+class PastMetric:
+    """One line of the history.
+
+    Attributes:
+        time: start of the report, ISO 8601 in UTC.
+        notebook, metric, kind, value: what was recorded where.
+        status: the verdict of that run: ok, failed, kept or not compared.
+        parameters: how that run departed from the notebook's defaults, as sorted JSON.
+    """
+
+    time: str
+    notebook: str
+    metric: str
+    kind: MetricKind
+    value: Scalar
+    status: str
+    parameters: str
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What a number is compared by: notebook, parameters, name."""
+        return self.notebook, self.parameters, self.metric
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A number that is not what it was.
+
+    Attributes:
+        notebook, metric, kind: which one.
+        before, after: the two values; None where it was not recorded.
+        finding: ``changed`` (an exact value differs), ``gone`` (the notebook does not record it any more),
+            ``fails now`` (it passed), ``moved`` (a measured or trained value differs), ``new``.
+    """
+
+    notebook: str
+    metric: str
+    kind: MetricKind
+    before: Scalar | None
+    after: Scalar | None
+    finding: Finding
+
+    @property
+    def is_regression(self) -> bool:
+        return self.finding in REGRESSIONS
+
+
+def append_history(reports: Sequence[NotebookReport], path: Path, run: Mapping[str, str]) -> None:
+    """Append a line for each number of ``reports``; ``run`` holds the time and the origin."""
+    with path.open("a") as history:
+        history.writelines(json.dumps({**run, **line}) + "\n" for report in reports for line in _lines(report))
+
+
+def read_history(path: Path) -> list[PastMetric]:
+    """All lines, oldest first.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if a line is none of ``append_history``'s.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no history {path}: name the metrics.jsonl of an earlier report")
+    return [_read_line(path, number, text) for number, text in enumerate(path.read_text().splitlines(), start=1)]
+
+
+def check_comparable(jobs: Sequence[NotebookJob], history: Sequence[PastMetric]) -> None:
+    """Refuse a comparison in which there would be nothing to compare.
+
+    Raises:
+        ValueError: if ``history`` holds no run of any of ``jobs``.
+    """
+    known = {line.key[:2] for line in history}
+    if not any((job.name, _parameters_text(job)) in known for job in jobs):
+        names = ", ".join(job.title for job in jobs)
+        raise ValueError(f"the older history holds no run to compare {names} with: name another one")
+
+
+def differences(reports: Iterable[NotebookReport], history: Sequence[PastMetric]) -> list[Difference]:
+    """What changed since the last time that each notebook ran with the same parameters.
+
+    Errors of identities are rounding, so they are listed only when they fail. Notebooks and parameters that
+    ``history`` does not know are passed over.
+    """
+    last_time = {line.key[:2]: line.time for line in history}
+    past = {line.key: line for line in history if line.time == last_time[line.key[:2]]}
+    found: list[Difference] = []
+    for report in reports:
+        name, parameters = report.job.name, _parameters_text(report.job)
+        if (name, parameters) not in last_time:
+            continue
+        statuses = {verdict.metric.name: verdict.status for verdict in report.verdicts if verdict.metric}
+        for metric in report.metrics.values():
+            before = past.pop((name, parameters, metric.name), None)
+            finding = _finding(before, metric.value, metric.kind, statuses.get(metric.name, ""))
+            if finding:
+                value = before.value if before else None
+                found.append(Difference(name, metric.name, metric.kind, value, metric.value, finding))
+        gone = [line for key, line in past.items() if key[:2] == (name, parameters)]
+        found += [Difference(name, line.metric, line.kind, line.value, None, "gone") for line in gone]
+    return found
+
+
+def trail(history: Iterable[PastMetric], report: NotebookReport, metric: str, length: int = 12) -> tuple[float, ...]:
+    """The last ``length`` numeric values of a metric under the same parameters, oldest first."""
+    key = report.job.name, _parameters_text(report.job), metric
+    values = [line.value for line in history if line.key == key]
+    return tuple(float(value) for value in values if isinstance(value, int | float))[-length:]
+
+
+def _finding(before: PastMetric | None, value: Scalar, kind: MetricKind, status: str) -> Finding | None:
+    if before is None:
+        return "new"
+    if status == "failed" and before.status != "failed":
+        return "fails now"
+    if kind == "identity" or _same(before.value, value):
+        return None
+    return "changed" if kind == "exact" else "moved"
+
+
+def _same(before: Scalar, after: Scalar) -> bool:
+    numbers = [value for value in (before, after) if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) == 2:
+        return abs(numbers[0] - numbers[1]) <= EXACT_TOLERANCE
+    return before == after
+
+
+def _parameters_text(job: NotebookJob) -> str:
+    return json.dumps(dict(job.parameters), sort_keys=True)
+
+
+def _lines(report: NotebookReport) -> list[dict[str, Any]]:
+    statuses = {verdict.metric.name: verdict.status for verdict in report.verdicts if verdict.metric}
+    return [
+        {
+            "notebook": report.job.name,
+            "metric": name,
+            "value": metric.value,
+            "kind": metric.kind,
+            "n": metric.n,
+            "status": statuses[name],
+            "parameters": dict(report.job.parameters),
+        }
+        for name, metric in report.metrics.items()
+    ]
+
+
+def _read_line(path: Path, number: int, text: str) -> PastMetric:
+    try:
+        line = json.loads(text)
+        fields = {name: line[name] for name in NEEDED}
+        fields["parameters"] = json.dumps(dict(fields["parameters"]), sort_keys=True)
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{path}, line {number}: this is no line of a metrics.jsonl that tfm-lab run wrote") from None
+    return PastMetric(**fields)
