@@ -60,6 +60,7 @@ def test_growing_trees_takes_budgets_that_no_width_divides(budget: int) -> None:
             {"NEW_TOKENS": 7},
             "takes NEW_TOKENS from 8 to 256 and a BATCH from 1 to 64, not 7 and 1",
         ),
+        ("11_claim_ledger", {"SHOW": "doubts"}, "takes as SHOW one of all claims, proved or enumerated, "),
     ],
 )
 def test_a_parameter_out_of_range_is_refused_below_the_parameters(

@@ -12,6 +12,7 @@ from tfm_lab.lessons.exercises_07 import EXERCISES_07
 from tfm_lab.lessons.exercises_08 import EXERCISES_08
 from tfm_lab.lessons.exercises_09 import EXERCISES_09
 from tfm_lab.lessons.exercises_10 import EXERCISES_10
+from tfm_lab.lessons.exercises_11 import EXERCISES_11
 
 ALL = (
     *EXERCISES_01,
@@ -22,5 +23,6 @@ ALL = (
     *EXERCISES_08,
     *EXERCISES_09,
     *EXERCISES_10,
+    *EXERCISES_11,
 )
 EXERCISES: Mapping[str, Exercise] = MappingProxyType({item.name: item for item in ALL})

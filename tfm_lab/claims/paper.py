@@ -1,0 +1,349 @@
+"""The claims of "Trees from Marginals" (arXiv 2607.06763), each with what this project can say about it.
+
+The paper's body could not be read for this list. What it states comes from its abstract, the model card, the README and
+the released code; theory is restated from second hand. ``source`` says which.
+"""
+
+from tfm_lab.claims.records import Claim, Examined, MetricLink, Outcome, ResultLink
+
+CARD = "model card and README: Qwen3.6-27B, one B200, batch 1, temperature 1, means over eight data sets"
+SECOND_HAND = "section 3.5, read at second hand"
+NO_WEIGHTS = "The 27B model, its drafter and a B200 are not at hand here, so the decode itself was not repeated."
+
+
+def _gain(file: str, name: str, temperature: str, baseline: str) -> ResultLink:
+    choice = f"temperature={temperature}; budget=64; baseline={baseline}"
+    what = f"{name}, temperature {temperature[0]}, B = 64"
+    return ResultLink(file, ("gains", choice, "gain"), what, ("standard_error",), percent=True)
+
+
+def _gains(baseline: str) -> tuple[ResultLink, ...]:
+    return tuple(
+        _gain(file, name, temperature, baseline)
+        for file, name in (("hybrid_mal.json", "shipped hybrid"), ("smollm2_mal.json", "SmolLM2-135M"))
+        for temperature in ("0.0", "1.0")
+    )
+
+
+def _cpu(method: str) -> ResultLink:
+    path = ("comparisons", f"plan.method={method}", "macro", "value")
+    return ResultLink("smollm2_wall_clock_cpu.json", path, f"{method} over plain decoding, times", ("low", "high"))
+
+
+THEORY = (
+    Claim(
+        name="acceptance-is-overlap",
+        statement="A drafted token is accepted with probability 1 minus the total-variation distance between the "
+        "drafter's law and the target's.",
+        figure="1 - TV",
+        source=SECOND_HAND,
+        examined=Examined.PROVED,
+        outcome=Outcome.HOLDS,
+        because="Both sides are computed from their definitions and differ by rounding alone.",
+        evidence=(
+            MetricLink("01_lossless_by_construction", "acceptance.minus_overlap", "largest difference of both sides"),
+        ),
+    ),
+    Claim(
+        name="lossless",
+        statement="The text has the target's own law: trees change the speed and nothing else.",
+        figure="",
+        source="abstract",
+        examined=Examined.PROVED,
+        outcome=Outcome.HOLDS,
+        because="Every pair of tree and rule that is called lossless is enumerated on small vocabularies: the law of "
+        "the emitted tokens is the target's within rounding. Not every pair is lossless, and those that are not are "
+        "refused. On the shipped hybrid, about 200,000 sampled tokens of each pair show no deviation, and greedy "
+        "texts of 200 prompts are those of plain decoding in float32.",
+        evidence=(
+            MetricLink("07_verifying_trees", "bias.of_lossless", "largest distance from the target's law"),
+            ResultLink(
+                "hybrid_chi_squared.json",
+                ("tests", "source=steps; contender=tfm, target_sample", "p_value"),
+                "p value, TfM with the target's own sample",
+            ),
+            ResultLink(
+                "hybrid_divergence.json",
+                ("comparisons", "method=tfm; dtype=float32", "identical"),
+                "of 200 greedy texts identical, float32",
+            ),
+        ),
+    ),
+    Claim(
+        name="factorised-ceiling",
+        statement="A drafter that guesses all positions at once is capped: even the true marginals are accepted only "
+        "as often as they overlap with the conditionals.",
+        figure="",
+        source=SECOND_HAND,
+        examined=Examined.TOY,
+        outcome=Outcome.HOLDS,
+        because="In a Markov world the acceptance of the true marginals is computed exactly and falls with the "
+        "depth. No drafter found by optimisation passes the ceiling of the best factorised law.",
+        evidence=(
+            MetricLink("02_parallel_ceiling", "ceiling.marginal.2", "ceiling at depth 2"),
+            MetricLink("02_parallel_ceiling", "ceiling.marginal.8", "ceiling at depth 8"),
+            MetricLink("02_parallel_ceiling", "ceiling.excess", "largest excess over the ceiling"),
+        ),
+    ),
+    Claim(
+        name="point-mass-at-depth",
+        statement="Deep in the block one should not sample the marginal: its likeliest token alone is accepted more "
+        "often.",
+        figure="from depth 2 to 4 on",
+        source=SECOND_HAND,
+        examined=Examined.TOY,
+        outcome=Outcome.PARTLY,
+        because="It depends on how concentrated the target is. In the most concentrated toy world the crossover "
+        "comes at the depth shown; in the two more diffuse ones it never comes (0).",
+        evidence=(
+            MetricLink("02_parallel_ceiling", "crossover.0_02", "crossover depth, c = 0.02"),
+            MetricLink("02_parallel_ceiling", "crossover.0_05", "crossover depth, c = 0.05"),
+            MetricLink("02_parallel_ceiling", "crossover.0_1", "crossover depth, c = 0.1"),
+        ),
+    ),
+    Claim(
+        name="best-first-is-optimal",
+        statement="Taking the likeliest frontier node next gives the tree of that size with the largest expected "
+        "length under the drafter's law.",
+        figure="",
+        source="DDTree and DySpec, which the method builds on",
+        examined=Examined.PROVED,
+        outcome=Outcome.HOLDS,
+        because="Compared with every tree of up to six nodes in a toy world.",
+        evidence=(
+            MetricLink("03_chain_to_tree", "brute_force.minus_best_first", "largest difference from the best of all"),
+        ),
+    ),
+)
+
+WEAVER = (
+    Claim(
+        name="weaver-conditions",
+        statement="Weaver gives back what the block drafter lost: its law depends on the tokens that were really "
+        "drafted.",
+        figure="",
+        source="abstract",
+        examined=Examined.MEASURED,
+        outcome=Outcome.HOLDS,
+        because="Measured on the shipped hybrid, at all nodes of the trees of four held-out texts: the overlap with "
+        "the target's law is larger for Weaver than for the marginal. The ceiling is what the pool would allow.",
+        evidence=(
+            MetricLink("04_weaver_conditionals", "texts.tfm.marginal", "overlap of the marginal, nodes of TfM's trees"),
+            MetricLink("04_weaver_conditionals", "texts.tfm.weaver", "overlap of Weaver, the same nodes"),
+            MetricLink("04_weaver_conditionals", "texts.tfm.ceiling", "what the pool would allow"),
+        ),
+    ),
+    Claim(
+        name="path-attention",
+        statement="One pass over all nodes of a tree, with a mask that lets each see its own ancestors, equals one "
+        "pass for every path.",
+        figure="",
+        source="released code",
+        examined=Examined.PROVED,
+        outcome=Outcome.HOLDS,
+        because="Both are computed in float64 on the shipped Weaver.",
+        evidence=(MetricLink("04_weaver_conditionals", "mask.minus_path", "largest difference"),),
+    ),
+    Claim(
+        name="pool-instead-of-vocabulary",
+        statement="Scoring a pool of 512 candidates replaces the projection to the full vocabulary, and loses little.",
+        figure="K = 512",
+        source="model card and released code",
+        examined=Examined.MEASURED,
+        outcome=Outcome.PARTLY,
+        because="The bytes that a tree reads are computed from the published sizes. That little is lost holds for "
+        "Weaver's overlap on the shipped hybrid, whose 1,024 candidates hardly do better than 512; the target's mass "
+        "outside the pool is not small, though. A pool of another model may cover more.",
+        evidence=(
+            MetricLink("04_weaver_conditionals", "bytes.ratio", "bytes of the vocabulary over bytes of the pool"),
+            MetricLink("04_weaver_conditionals", "ceiling.weaver.k_512", "Weaver's overlap, K = 512"),
+            MetricLink("04_weaver_conditionals", "ceiling.weaver.k_1024", "Weaver's overlap, K = 1,024"),
+            MetricLink("04_weaver_conditionals", "ceiling.k_512", "target's mass on the pool, K = 512"),
+        ),
+    ),
+    Claim(
+        name="calls",
+        statement="A tree of B nodes grown w at a time needs B / w sequential calls of Weaver, rounded up.",
+        figure="⌈B / w⌉",
+        source="abstract and released code",
+        examined=Examined.PROVED,
+        outcome=Outcome.HOLDS,
+        because="Counted on real trees.",
+        evidence=(MetricLink("06_growing_trees", "calls.is_ceiling", "difference from the formula"),),
+    ),
+    Claim(
+        name="width-is-nearly-free",
+        statement="Growing several nodes at a time costs hardly any accepted length.",
+        figure="w = ⌈B / 16⌉",
+        source="released code",
+        examined=Examined.MEASURED,
+        outcome=Outcome.PARTLY,
+        because="At the released rule the loss is small on the shipped hybrid. Far wider rounds lose much, most of "
+        "all for a target that accepts long paths: B / w rounds cannot grow deeper than B / w levels.",
+        evidence=(
+            MetricLink("06_growing_trees", "width.rule.loss", "share of the length lost at w = ⌈B / 16⌉"),
+            MetricLink("06_growing_trees", "width.1.expected", "expected length, w = 1"),
+            MetricLink("06_growing_trees", "width.8.expected", "expected length, w = 8"),
+        ),
+    ),
+    Claim(
+        name="length-over-ddtree",
+        statement="At the same size, TfM's trees are accepted longer than DDTree's.",
+        figure="+32 %",
+        source=CARD,
+        examined=Examined.MEASURED,
+        outcome=Outcome.FALLS_SHORT,
+        because="The direction holds in every setting. The size of the gain is not reached, with small models that "
+        "were trained for minutes to hours; at temperature 1 it is far from reached.",
+        evidence=_gains("ddtree"),
+        threshold=0.32,
+    ),
+    Claim(
+        name="length-over-chain",
+        statement="TfM's trees are accepted longer than the block drafter's chain.",
+        figure="+77 %",
+        source=CARD,
+        examined=Examined.MEASURED,
+        outcome=Outcome.PARTLY,
+        because="Reached at temperature 0 on both models, not at temperature 1, which is the paper's setting.",
+        evidence=_gains("chain"),
+        threshold=0.77,
+    ),
+)
+
+KERNEL = (
+    Claim(
+        name="masked-solve",
+        statement="A whole tree passes through a Gated DeltaNet layer in one masked triangular solve.",
+        figure="",
+        source="released code",
+        examined=Examined.PROVED,
+        outcome=Outcome.HOLDS,
+        because="Compared with the recurrence along every path of random trees, in float64.",
+        evidence=(
+            MetricLink("08_matrix_memory", "solve.float64", "largest difference, float64"),
+            MetricLink("08_matrix_memory", "solve.paths", "paths compared"),
+        ),
+    ),
+    Claim(
+        name="no-rollback",
+        statement="The state is committed after acceptance, in closed form, so nothing has to be rolled back and no "
+        "state per node is kept.",
+        figure="",
+        source="abstract and released code",
+        examined=Examined.PROVED,
+        outcome=Outcome.HOLDS,
+        because="The committed state equals the recurrence's along every path. The bytes follow from the published "
+        "sizes.",
+        evidence=(
+            MetricLink("08_matrix_memory", "commit.float64", "largest difference of the committed state"),
+            MetricLink("08_matrix_memory", "model.commit_minus_plain", "the same through the shipped hybrid"),
+            MetricLink("08_matrix_memory", "bytes.ratio", "bytes of node states over bytes that are kept, 128 nodes"),
+        ),
+    ),
+    Claim(
+        name="kernel-is-right",
+        statement="A fused kernel computes the same outputs as the layer's recurrence.",
+        figure="",
+        source="released code",
+        examined=Examined.PROVED,
+        outcome=Outcome.HOLDS,
+        because="Our kernels, not the paper's, in Triton's interpreter and float32: the error is that of float32.",
+        evidence=(
+            MetricLink("09_fused_kernel", "error.verify_tree", "largest error, float32"),
+            MetricLink("09_fused_kernel", "closure.minus_whole", "blocks of a tree against the whole, float64"),
+        ),
+    ),
+    Claim(
+        name="kernel-is-fast",
+        statement="The fused kernel beats the recurrence that keeps a state for every node.",
+        figure="1.5, 2.7, 4.6, 7.1 times at 16, 32, 64, 128 nodes",
+        source=CARD,
+        examined=Examined.COMPUTED,
+        outcome=Outcome.OPEN,
+        because="What both kernels have to move is counted, which explains the direction. No time of our kernels on "
+        "a GPU is published yet.",
+        evidence=(
+            MetricLink("09_fused_kernel", "traffic.bytes.per_branch", "bytes per layer and head, one branch at a time"),
+            MetricLink("09_fused_kernel", "traffic.bytes.fused", "bytes per layer and head, fused"),
+        ),
+    ),
+    Claim(
+        name="bfloat16-state",
+        statement="States may be kept in bfloat16: acceptance changes by next to nothing.",
+        figure="+0.018 % over 192 contexts",
+        source="README",
+        examined=Examined.NOT_REPRODUCED,
+        outcome=Outcome.OPEN,
+        because="Our states are float32 throughout, so there is nothing to compare.",
+    ),
+)
+
+SECONDS = (
+    Claim(
+        name="speed-over-plain",
+        statement="TfM decodes several times as fast as plain decoding.",
+        figure="4.37 times (392.8 against 89.9 tokens/s); the chain 3.50 times",
+        source=CARD,
+        examined=Examined.NOT_REPRODUCED,
+        outcome=Outcome.OPEN,
+        because=NO_WEIGHTS,
+    ),
+    Claim(
+        name="speed-over-chain",
+        statement="TfM is faster than the chain, by much less than its accepted length suggests.",
+        figure="+24.7 %",
+        source=CARD,
+        examined=Examined.COMPUTED,
+        outcome=Outcome.PARTLY,
+        because="With +77 % accepted length this gain means that a TfM step lasts as long as shown, in chain steps. "
+        "The speeds themselves were not repeated.",
+        evidence=(MetricLink("10_tokens_to_seconds", "derived.step_ratio", "TfM steps over chain steps, derived"),),
+    ),
+    Claim(
+        name="speed-over-ddtree",
+        statement="TfM is faster than DDTree at the same size.",
+        figure="+10 to +30 %",
+        source=CARD,
+        examined=Examined.MEASURED,
+        outcome=Outcome.FALLS_SHORT,
+        because="On a CPU with two cores and SmolLM2-135M, each method at its own best settings, DDTree is faster: "
+        "calls of Weaver cost more there than the nodes they improve. That says nothing about a B200.",
+        evidence=(_cpu("tfm"), _cpu("ddtree"), _cpu("chain")),
+    ),
+    Claim(
+        name="kernel-makes-the-tree-pay",
+        statement="With a state per node, a tree of 64 nodes would not pay.",
+        figure="195.0 against 42.8 microseconds a layer",
+        source="derived from the model card",
+        examined=Examined.COMPUTED,
+        outcome=Outcome.HOLDS,
+        because="By arithmetic on the published times, for one reading of where verification's share goes; the "
+        "limits of that reading are in the notebook.",
+        evidence=(
+            MetricLink("10_tokens_to_seconds", "break_even.state_per_node", "MAL needed with a state per node"),
+            MetricLink("10_tokens_to_seconds", "break_even.fused", "MAL needed with the fused kernel"),
+            MetricLink("10_tokens_to_seconds", "derived.kernel_extra_ms", "milliseconds added to a step"),
+        ),
+    ),
+    Claim(
+        name="verification-share",
+        statement="Verification takes about an eighth of the decode time.",
+        figure="12 %",
+        source=CARD,
+        examined=Examined.NOT_REPRODUCED,
+        outcome=Outcome.OPEN,
+        because=NO_WEIGHTS + " Which stages count as verification is not published either.",
+    ),
+    Claim(
+        name="per-data-set",
+        statement="The gains are reported for each of eight data sets.",
+        figure="a table",
+        source="model card, as a picture",
+        examined=Examined.NOT_REPRODUCED,
+        outcome=Outcome.OPEN,
+        because="The table could not be read, so no figure of it is quoted or compared anywhere in this project.",
+    ),
+)
+
+CLAIMS: tuple[Claim, ...] = (*THEORY, *WEAVER, *KERNEL, *SECONDS)
