@@ -20,7 +20,7 @@ import click
 
 import tfm_lab
 
-COMMANDS = ("doctor", "decode", "run", "evaluate", "bench", "divergence", "frequencies", "train", "fetch")
+COMMANDS = ("doctor", "decode", "run", "exercises", "evaluate", "bench", "divergence", "frequencies", "train", "fetch")
 
 
 class LazyGroup(click.Group):
