@@ -13,7 +13,8 @@ for notebook 04 ``weaver_by_hand``, ``node_laws`` and ``read_outs`` (real models
 
 Notebook 09 asks for Triton kernels: ``interpreting`` (runs them and watches memory), ``puzzles`` (what they are given
 and must leave), ``by_hand_kernels`` (solutions), ``wrong_kernels``, ``traffic``, ``solving`` and ``solving_picture``
-(the animation), ``closure`` (blocks on the tree), ``kernel_times`` (the paper's figures and our own).
+(the animation), ``closure`` (blocks on the tree), ``microscope`` and ``microscope_picture`` (both cuts of a solve,
+entry by entry), ``kernel_times`` (the paper's figures and our own).
 
 Notebook 10 is about seconds: ``speed_by_hand`` (solutions), ``iso_speed`` (length against step cost), ``planner`` and
 ``planner_picture`` (the best plan for one's own numbers). Notebook 11 has ``ledger``: the claims of the paper and what
