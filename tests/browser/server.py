@@ -1,4 +1,4 @@
-"""A throw-away JupyterLab server, started with the options of ``make lab``, and a page that runs notebooks in it."""
+"""A throw-away server of JupyterLab and Notebook 7, with the options of ``make lab``, and a page for one notebook."""
 
 import json
 import os
@@ -28,6 +28,8 @@ CHROMIUM_OPTIONS = (
     "--disable-component-update",
     "--disable-sync",
 )
+# JupyterLab and Notebook 7, by the addresses at which one server has them.
+FRONT_ENDS = {"lab": "lab/tree", "notebook": "notebooks"}
 # All outputs stay in the page, also those far below.
 TRACKER_SETTINGS = {"@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"}}
 
@@ -64,6 +66,7 @@ def lab_server(root: Path, state: Path) -> Iterator[LabServer]:
     environment |= {"JUPYTER_TOKEN": server.token, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
     command = lab_command(Path(sys.executable), root, int(server.url.rpartition(":")[2]), headless=True)
     command += ["--ServerApp.ip=127.0.0.1", "--ServerApp.port_retries=0", "--expose-app-in-browser"]
+    command += ["--JupyterNotebookApp.expose_app_in_browser=True"]
     log = state / "lab.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -79,14 +82,16 @@ def lab_server(root: Path, state: Path) -> Iterator[LabServer]:
 
 @dataclass
 class NotebookPage:
-    """One notebook opened in JupyterLab, with everything suspicious that the browser noticed.
+    """One notebook opened in a front end, with everything suspicious that the browser noticed.
 
     Attributes:
+        name: file name.
         page: the browser page.
         outside: requests that went to another server.
         console: warnings and errors of the console and the page.
     """
 
+    name: str
     page: Page
     outside: list[str] = field(default_factory=list)
     console: list[str] = field(default_factory=list)
@@ -127,9 +132,16 @@ class NotebookPage:
         self.page.close()
 
 
-def open_notebook(browser: Browser, server: LabServer, name: str) -> NotebookPage:
-    """Open a notebook of the server's folder in a fresh page and wait for its kernel."""
-    notebook = NotebookPage(browser.new_page(viewport={"width": 1400, "height": 1000}))
+def open_notebook(browser: Browser, server: LabServer, name: str, front_end: str = "lab") -> NotebookPage:
+    """Open a notebook of the server's folder in a fresh page and wait for its kernel.
+
+    Args:
+        browser: where the page opens.
+        server: what serves it.
+        name: file name.
+        front_end: a key of ``FRONT_ENDS``.
+    """
+    notebook = NotebookPage(name, browser.new_page(viewport={"width": 1400, "height": 1000}))
     page = notebook.page
     page.set_default_timeout(60_000)
     own = (server.url, server.url.replace("http", "ws"), "data:", "blob:")
@@ -139,7 +151,7 @@ def open_notebook(browser: Browser, server: LabServer, name: str) -> NotebookPag
         lambda message: notebook.console.append(message.text) if message.type in ("error", "warning") else None,
     )
     page.on("pageerror", lambda error: notebook.console.append(str(error)))
-    page.goto(f"{server.url}/lab/tree/{name}?token={server.token}&reset", wait_until="domcontentloaded")
+    page.goto(f"{server.url}/{FRONT_ENDS[front_end]}/{name}?token={server.token}&reset", wait_until="domcontentloaded")
     page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=90_000)
     page.wait_for_function(
         "() => window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'",

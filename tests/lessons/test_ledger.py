@@ -38,7 +38,7 @@ def test_the_table_has_a_row_for_each_claim_with_links_or_a_reason(ledger: Ledge
 
 def test_filter_and_list_follow_each_other(ledger: Ledger) -> None:
     explorer = LedgerExplorer(ledger)
-    chooser, listed, card = explorer.children
+    chooser, listed, steps, card = explorer.children
     assert [name for _, name in listed.options] == [claim.name for claim in CLAIMS]
     chooser.value = Outcome.FALLS_SHORT.value
     names = [claim.name for claim in CLAIMS if claim.outcome is Outcome.FALLS_SHORT]
@@ -47,6 +47,11 @@ def test_filter_and_list_follow_each_other(ledger: Ledger) -> None:
     listed.value = names[-1]
     assert ledger.claim == names[-1]
     assert ledger.claims[names[-1]].statement in card.value
+    steps.children[1].click()
+    assert ledger.claim == names[-1], "there is no next one"
+    steps.children[0].click()
+    assert ledger.claim == names[-2]
+    listed.value = names[-1]
     ledger.chosen = EVERYTHING
     assert (chooser.value, listed.value) == (EVERYTHING, names[-1])
     ledger.chosen = Examined.TRAINED.value

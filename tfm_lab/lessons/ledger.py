@@ -10,6 +10,7 @@ import ipywidgets as widgets
 import traitlets
 
 from tfm_lab.claims import CLAIMS, OBJECTIONS, Claim, Examined, Found, Outcome, find, objections
+from tfm_lab.show.stepping import stepping_buttons
 from tfm_lab.show.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER
 
 MARKS: Mapping[Outcome, tuple[str, str]] = {
@@ -100,14 +101,16 @@ class LedgerExplorer(widgets.VBox):
         self.ledger = ledger
         filters = [EVERYTHING, *(way.value for way in Examined), *(outcome.value for outcome in Outcome)]
         wide = widgets.Layout(width="min(640px, 100%)")
-        self._filter = widgets.Dropdown(options=filters, value=ledger.chosen, description="show", layout=wide)
+        self._filter = widgets.ToggleButtons(
+            options=filters, value=ledger.chosen, description="show", style={"button_width": "auto"}
+        )
         self._list = widgets.Select(rows=9, description="claim", layout=wide)
         self._card = widgets.HTML()
         self._is_filling = False  # a list that gets new options changes its value by itself
         self._filter.observe(lambda change: setattr(ledger, "chosen", change["new"]), "value")
         self._list.observe(self._open, "value")
         ledger.observe(lambda _: self._refresh(), ["chosen", "claim"])
-        super().__init__([self._filter, self._list, self._card])
+        super().__init__([self._filter, self._list, widgets.HBox(stepping_buttons(self._list, "claim")), self._card])
         self._refresh()
 
     def _open(self, change: Any) -> None:

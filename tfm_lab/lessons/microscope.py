@@ -196,7 +196,7 @@ class KernelMicroscope(widgets.VBox):
         self.state = state
         wide = widgets.Layout(width="380px")
         self._controls: dict[str, Any] = {
-            "kind": widgets.Dropdown(options=list(TREES), description="tree", layout=wide),
+            "kind": widgets.ToggleButtons(options=list(TREES), description="tree", style={"button_width": "auto"}),
             "nodes": widgets.IntSlider(
                 min=2, max=MOST_NODES, description="nodes", layout=wide, continuous_update=False
             ),

@@ -30,6 +30,7 @@ from tfm_lab.planning import (
 from tfm_lab.planning.plans import by_batch
 from tfm_lab.planning.published import KernelName
 from tfm_lab.show.picture import Picture
+from tfm_lab.show.stepping import stepping_buttons
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 KERNELS: tuple[KernelName, ...] = ("fused", "state per node")
@@ -160,7 +161,10 @@ class SpeedupPlanner(widgets.VBox):
         for name, control in self._controls.items():
             control.observe(lambda change, name=name: setattr(state, name, change["new"]), "value")
         state.observe(lambda _: self._refresh(), list(CONTROLS))
-        columns = [widgets.VBox([self._controls[name] for name in names]) for names in (CONTROLS[:6], CONTROLS[6:])]
+        shown = self._controls | {
+            "curve": widgets.HBox([self._controls["curve"], *stepping_buttons(self._controls["curve"], "curve")])
+        }
+        columns = [widgets.VBox([shown[name] for name in names]) for names in (CONTROLS[:6], CONTROLS[6:])]
         grid = widgets.Box(columns, layout=widgets.Layout(flex_flow="row wrap"))
         scrolled = widgets.Box([self._picture], layout=widgets.Layout(overflow="auto", max_width="100%"))
         super().__init__([grid, self._words, scrolled])

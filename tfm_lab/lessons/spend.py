@@ -14,6 +14,7 @@ from tfm_lab.drafting import Draft, GrowthRound, TreeConfig, best_first, woven
 from tfm_lab.draws import SeededDraws
 from tfm_lab.lessons.by_hand import TokenPath, expected_tokens
 from tfm_lab.show.picture import Picture, tree_picture
+from tfm_lab.show.stepping import stepping_buttons
 from tfm_lab.show.svg import tree_svg
 from tfm_lab.show.views import TreeView, growth_view
 from tfm_lab.theory import MarkovWorld
@@ -126,6 +127,7 @@ class SpendExplorer(widgets.VBox):
     def __init__(self, state: SpendState) -> None:
         self.state = state
         self._choices = widgets.Select(rows=10, description="buy", layout=widgets.Layout(width="330px"))
+        steps = stepping_buttons(self._choices, "node to buy")
         self._add = widgets.Button(description="add node")
         self._undo = widgets.Button(description="undo")
         self._best = widgets.Button(description="best-first")
@@ -134,7 +136,7 @@ class SpendExplorer(widgets.VBox):
         self._undo.on_click(lambda _: state.undo())
         self._best.on_click(lambda _: state.spend_best_first())
         state.observe(lambda _: self._refresh(), "paths")
-        buttons = widgets.HBox([self._add, self._undo, self._best])
+        buttons = widgets.Box([*steps, self._add, self._undo, self._best], layout=widgets.Layout(flex_flow="row wrap"))
         side = widgets.Box(
             [widgets.VBox([self._choices, buttons]), self._picture], layout=widgets.Layout(flex_flow="row wrap")
         )

@@ -6,6 +6,7 @@ from tfm_lab.show.heat_map import HeatCell, heat_map_picture
 from tfm_lab.show.marked_text import marked_html, marked_plain
 from tfm_lab.show.picture import Picture, bars_picture, lines_picture, tree_picture
 from tfm_lab.show.player import Frame, Player
+from tfm_lab.show.stepping import stepping_buttons
 from tfm_lab.show.switch import PictureSwitch
 from tfm_lab.show.views import Role, TreeView, chosen_view, frontier, growth_view, step_view
 
@@ -28,5 +29,6 @@ __all__ = [
     "marked_html",
     "marked_plain",
     "step_view",
+    "stepping_buttons",
     "tree_picture",
 ]
