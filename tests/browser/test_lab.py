@@ -84,7 +84,7 @@ def test_a_notebook_runs_and_is_operated(opened: NotebookPage) -> None:
 
 
 @pytest.mark.parametrize(
-    "opened", [("01_lossless_by_construction.ipynb", "notebook")], indirect=True, ids=["notebook-7"]
+    "opened", [("11_claim_ledger.ipynb", "notebook")], indirect=True, ids=["notebook-7"]
 )
 def test_a_notebook_runs_and_is_operated_in_notebook_7(opened: NotebookPage) -> None:
     opened.run_all_cells(seconds=180)
