@@ -48,6 +48,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def poisoned_memory() -> Iterator[None]:
     """Fill uninitialised tensors with NaN (integers with their largest value) when the package asks for them."""
+    with torch.device("meta"):
+        torch.zeros(1)  # at the first use of a device context torch notes its factories: before they are replaced
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in (
             (torch, "empty"),

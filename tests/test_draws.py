@@ -56,7 +56,7 @@ def test_bernoulli_frequencies_follow_the_probability(probability: float) -> Non
 def test_a_weight_of_zero_is_never_drawn(uniform: float, drawn: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even at the ends of the unit interval, where the inverse of the distribution function is ambiguous."""
     draws = SeededDraws(0)
-    monkeypatch.setattr(draws, "_uniform", lambda: uniform)
+    monkeypatch.setattr(draws, "uniform", lambda: uniform)
     assert draws.categorical(torch.tensor([0.0, 1.0, 0.0, 3.0, 0.0])) == drawn
 
 
@@ -70,7 +70,7 @@ def test_certain_outcomes_use_no_random_number(monkeypatch: pytest.MonkeyPatch) 
         raise AssertionError("a number was drawn for a certain outcome")
 
     draws = SeededDraws(0)
-    monkeypatch.setattr(draws, "_uniform", refuse)
+    monkeypatch.setattr(draws, "uniform", refuse)
     assert [draws.bernoulli(probability) for probability in (1.0, 1.5, 0.0, -0.1)] == [True, True, False, False]
 
 

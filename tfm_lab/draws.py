@@ -45,7 +45,8 @@ class SeededDraws:
         twin._generator = self._generator.clone_state()
         return twin
 
-    def _uniform(self) -> float:
+    def uniform(self) -> float:
+        """The next number in [0, 1)."""
         return torch.rand((), generator=self._generator, dtype=torch.float64).item()
 
     def categorical(self, weights: Float[Tensor, " outcomes"]) -> int:
@@ -55,7 +56,7 @@ class SeededDraws:
             ValueError: if a weight is negative or not finite, or if all are zero.
         """
         cumulative = check_weights(weights).cumsum(0)
-        drawn = torch.searchsorted(cumulative, self._uniform() * cumulative[-1], right=True).item()
+        drawn = torch.searchsorted(cumulative, self.uniform() * cumulative[-1], right=True).item()
         # Rounding can push the draw past the last positive weight; fall back to that one, never to a zero.
         return min(int(drawn), int(weights.nonzero()[-1]))
 
@@ -71,7 +72,7 @@ class SeededDraws:
             return True
         if probability <= 0.0:
             return False
-        return self._uniform() < probability
+        return self.uniform() < probability
 
 
 def check_weights(weights: Float[Tensor, " outcomes"]) -> Float[Tensor, " outcomes"]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from tfm_lab.cli.bench_model import model
 from tfm_lab.cli.options import (
     bundle_option,
     check_report_path,
@@ -36,7 +37,11 @@ def command() -> None:
       tfm-lab bench decode --methods chain,tfm --budget 32 --limit 20
       tfm-lab bench cpu --bundle smollm2
       tfm-lab bench kernel
+      tfm-lab bench model --replay-tokens 0
     """
+
+
+command.add_command(model)
 
 
 @command.command("decode")

@@ -66,14 +66,14 @@ class Rotary:
         angles = positions.to(wide).unsqueeze(-1) * theta**-exponents
         self.rotary_dim = rotary_dim
         cosines, sines = angles.cos().to(dtype), angles.sin().to(dtype)
-        self._cosines = torch.cat([cosines, cosines], dim=-1).unsqueeze(-3)
-        self._sines = torch.cat([-sines, sines], dim=-1).unsqueeze(-3)
+        self.cosines = torch.cat([cosines, cosines], dim=-1).unsqueeze(-3)
+        self.sines = torch.cat([-sines, sines], dim=-1).unsqueeze(-3)
 
     def rotate(self, x: Float[Tensor, "*rows heads tokens size"]) -> Float[Tensor, "*rows heads tokens size"]:
         """Rotate heads; ``positions`` must broadcast against [..., tokens], one axis short of ``x``'s heads."""
         pairs, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
         partners = pairs.roll(self.rotary_dim // 2, dims=-1)
-        rotated = torch.addcmul(pairs * self._cosines, partners, self._sines)
+        rotated = torch.addcmul(pairs * self.cosines, partners, self.sines)
         return torch.cat([rotated, rest], dim=-1) if rest.shape[-1] else rotated
 
 

@@ -1,0 +1,165 @@
+"""The engine on a CPU writes the text of the readable path, token for token, and grows its trees, node for node."""
+
+import pytest
+import torch
+from models.small import drafter_for, tiny_target, weaver_for
+
+from tfm_lab.bundle import Bundle, load_bundle
+from tfm_lab.decoding import DecodeConfig, DecodeSession, autoregressive_decode
+from tfm_lab.distributions import SamplingConfig
+from tfm_lab.drafting import TreeConfig
+from tfm_lab.engine import Engine, EngineConfig, EngineModels, capture
+from tfm_lab.evaluation import load_contexts
+from tfm_lab.methods import make_speculator
+from tfm_lab.tree import DraftTree
+
+BUDGETS = {"ar": 0, "chain": 16, "ddtree": 31, "tfm": 31}
+GREEDY = SamplingConfig(temperature=0.0)
+
+
+@pytest.fixture(scope="module")
+def hybrid() -> Bundle:
+    return load_bundle()
+
+
+@pytest.fixture(scope="module")
+def prompt(hybrid: Bundle) -> list[int]:
+    return hybrid.encode(load_contexts(limit=1)[0].prompt)
+
+
+def engine_for(hybrid: Bundle, method: str, **changes: object) -> Engine:
+    settings = {"tree": TreeConfig(budget=BUDGETS[method]), "capacity": 256} | changes
+    models = EngineModels(hybrid.target, hybrid.drafter, hybrid.weaver)
+    return Engine(models, EngineConfig(method, **settings))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.fixture(scope="module")
+def wanted(hybrid: Bundle, prompt: list[int]) -> tuple[int, ...]:
+    return autoregressive_decode(hybrid.target, prompt, DecodeConfig(24)).tokens
+
+
+@pytest.mark.parametrize("method", BUDGETS)
+def test_the_text_is_that_of_plain_decoding(
+    hybrid: Bundle, prompt: list[int], wanted: tuple[int, ...], method: str
+) -> None:
+    engine = engine_for(hybrid, method)
+    engine.start([prompt])
+    assert engine.decode(24) == [list(wanted)]
+    assert int(engine.steps) == 23 if method == "ar" else int(engine.steps) < 20
+
+
+@pytest.mark.parametrize("method", ["ar", "ddtree"])
+def test_sampled_text_is_that_of_plain_sampling(hybrid: Bundle, prompt: list[int], method: str) -> None:
+    sampling = SamplingConfig(temperature=0.8)
+    engine = engine_for(hybrid, method, sampling=sampling, seed=3)
+    engine.start([prompt])
+    sampled = autoregressive_decode(hybrid.target, prompt, DecodeConfig(12, sampling=sampling, seed=3)).tokens
+    assert engine.decode(12) == [list(sampled)]
+
+
+@pytest.mark.parametrize("method", ["chain", "ddtree", "tfm"])
+def test_trees_are_those_of_the_readable_builders(hybrid: Bundle, prompt: list[int], method: str) -> None:
+    engine, config = engine_for(hybrid, method), DecodeConfig(64, tree=TreeConfig(budget=BUDGETS[method]))
+    speculator = make_speculator(method, hybrid.drafter, hybrid.weaver, GREEDY)
+    session = DecodeSession(hybrid.target, speculator, prompt, config)
+    engine.start([prompt])
+    for _ in range(2):
+        engine.step()
+        grown, step = engine.grown, session.step()
+        assert grown is not None
+        if method == "ddtree":  # the same nodes; the engine lists them level by level
+            assert paths(grown.tokens[0].tolist(), grown.parents[0].tolist()) == paths_of(step.tree)
+        else:
+            assert grown.tokens[0].tolist() == step.tree.tokens.tolist()
+            assert grown.parents[0].tolist() == step.tree.parents.tolist()
+        assert engine.tree is not None
+        assert paths(engine.tree.tokens[0].tolist(), engine.tree.parents[0].tolist()) == paths_of(step.tree)
+
+
+def test_texts_side_by_side_are_those_of_each_alone(hybrid: Bundle) -> None:
+    prompts = [hybrid.encode(context.prompt) for context in load_contexts(limit=2)]
+    assert len(prompts[0]) != len(prompts[1])
+    together = engine_for(hybrid, "tfm", batch=2)
+    together.start(prompts)
+    texts = together.decode(8)
+    for text, prompt in zip(texts, prompts, strict=True):
+        assert text == list(autoregressive_decode(hybrid.target, prompt, DecodeConfig(8)).tokens)
+
+
+@pytest.mark.parametrize("attention", ["products", "split 4"])
+def test_every_attention_gives_the_same_hidden_states(hybrid: Bundle, prompt: list[int], attention: str) -> None:
+    engines = [
+        engine_for(hybrid, "ddtree", capacity=1024, attention=name, draft_attention=name)
+        for name in ("fused", attention)
+    ]
+    for engine in engines:
+        engine.start([prompt])
+        engine.step()
+        engine.step()
+    torch.testing.assert_close(engines[1].hidden, engines[0].hidden, rtol=1e-4, atol=1e-4)
+    assert engines[1].tokens() == engines[0].tokens()
+
+
+def test_a_folded_read_out_grows_the_same_tree(hybrid: Bundle, prompt: list[int]) -> None:
+    engines = [engine_for(hybrid, "tfm", folds_read_out=folds) for folds in (False, True)]
+    for engine in engines:
+        engine.start([prompt])
+        engine.step()
+    assert engines[0].grown is not None
+    assert engines[1].grown is not None
+    assert torch.equal(engines[0].grown.tokens, engines[1].grown.tokens)
+    assert torch.equal(engines[0].grown.parents, engines[1].grown.parents)
+
+
+def test_a_llama_with_a_rotary_weaver_decodes_alike() -> None:
+    target = tiny_target("llama-grouped")
+    drafter = drafter_for(target)
+    weaver = weaver_for(target, positions="rotary", mlp="swiglu", layers=2)
+    tree = TreeConfig(budget=9, children=4, width=2, pool_size=20)
+    engine = Engine(EngineModels(target, drafter, weaver), EngineConfig("tfm", tree, capacity=128))
+    engine.start([[5, 3, 9, 2]])
+    speculator = make_speculator("tfm", drafter, weaver, GREEDY)
+    session = DecodeSession(target, speculator, [5, 3, 9, 2], DecodeConfig(64, tree=tree))
+    for _ in range(3):
+        engine.step()
+        tree_of_step = session.step().tree
+        assert engine.grown is not None
+        assert engine.grown.tokens[0].tolist() == tree_of_step.tokens.tolist()
+        assert engine.grown.parents[0].tolist() == tree_of_step.parents.tolist()
+    assert tuple(engine.tokens()) == session.trace().tokens
+
+
+def test_weights_are_held_once(hybrid: Bundle) -> None:
+    engine = engine_for(hybrid, "tfm")
+    layer = engine.rows.layers[0].linear_attn
+    assert engine.rows.inputs[0].data_ptr() == layer.in_proj_qkv.weight.data_ptr()
+    assert engine_for(hybrid, "ar").rows.inputs[0].data_ptr() == engine.rows.inputs[0].data_ptr()
+    assert hybrid.target.fingerprint() == load_bundle().target.fingerprint()
+
+
+def test_what_it_cannot_do_is_refused_with_a_sentence(hybrid: Bundle, prompt: list[int]) -> None:
+    with pytest.raises(ValueError, match="no method 'dyspec'; use one of ar, chain, ddtree, tfm"):
+        EngineConfig("dyspec", TreeConfig())
+    with pytest.raises(ValueError, match="samples by temperature alone"):
+        EngineConfig("ar", TreeConfig(), sampling=SamplingConfig(top_k=5))
+    with pytest.raises(ValueError, match="a round of 8 nodes needs at least as many children"):
+        EngineConfig("tfm", TreeConfig(budget=64, children=4, width=8))
+    with pytest.raises(ValueError, match="needs a Weaver"):
+        Engine(EngineModels(hybrid.target, hybrid.drafter), EngineConfig("tfm", TreeConfig()))
+    with pytest.raises(ValueError, match="there is no attention 'split 4' for this cache"):
+        engine_for(hybrid, "ar", attention="split 4")
+    engine = engine_for(hybrid, "ar")
+    with pytest.raises(ValueError, match="decodes 1 texts, got 2 prompts"):
+        engine.start([prompt, prompt])
+    with pytest.raises(ValueError, match="leaves no room in a cache of 256: raise the capacity"):
+        engine.start([prompt * 20])
+    with pytest.raises(ValueError, match="recorded on a CUDA GPU alone"):
+        capture(engine)
+
+
+def paths(tokens: list[int], parents: list[int]) -> set[tuple[int, ...]]:
+    return paths_of(DraftTree.from_parents(tokens, parents))
+
+
+def paths_of(tree: DraftTree) -> set[tuple[int, ...]]:
+    return {tree.path_tokens(node) for node in range(len(tree))}
