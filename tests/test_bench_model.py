@@ -227,6 +227,7 @@ def test_a_broken_run_goes_on_where_it_stopped(models: EngineModels, tmp_path: P
         return lines
 
     assert count_of(grid, replays) == 6
+    assert [c.gdn for c in Grid(("ar",), (15,), (40,), (1,), ("triton",)).configurations()] == ["plain", "triton"]
     first = go(CountingClock())
     assert [record["kind"] for record in first.records] == ["floor", "floor", "step", "step", "replay", "replay"]
     idle = CountingClock()

@@ -44,6 +44,11 @@ def test_the_fused_kernels_give_the_same_steps_as_the_masked_form():
     torch.testing.assert_close(fused.rows.memories.states, masked.rows.memories.states, rtol=1e-4, atol=1e-4)
 
 
+def test_plain_decoding_through_the_kernels_is_plain_decoding():
+    kernels, plain = decoded("ar", 0, "triton"), decoded("ar", 0, "plain")
+    assert_same(kernels, plain)
+
+
 def test_a_state_per_node_gives_the_same_steps():
     reference = decoded("tfm", 5, "masked")
     layout = toy_shapes().target.delta_net

@@ -13,6 +13,7 @@ from tfm_lab.bench.model_clock import Clock, Milliseconds
 from tfm_lab.bench.model_replay import Acceptance, nearest, replay_decode, replay_key
 from tfm_lab.bench.model_steps import RECURRENT, Configuration, Settings, measure_step, sweep_bytes, weight_sweep
 from tfm_lab.engine import EngineModels
+from tfm_lab.engine.config import ONE_TOKEN
 from tfm_lab.files import write_together
 from tfm_lab.planning.shapes import Shapes
 
@@ -29,7 +30,8 @@ class Grid:
         budgets: proposed nodes of trees; a tree takes one row more.
         contexts: committed tokens.
         batches: texts side by side; more than one at the first context alone.
-        gdn: the first verifies everything; others verify TfM's trees at the first context, for contrast.
+        gdn: the first verifies everything; others verify TfM's trees at the first context, for contrast. Plain
+            decoding is measured with its own recurrence and with the kernels: the faster one is the baseline.
     """
 
     methods: tuple[str, ...]
@@ -42,14 +44,18 @@ class Grid:
         """In the order of their use: the first context, its contrast, larger batches, longer contexts."""
         first, *further = self.contexts
         single, *batches = sorted(self.batches)
-        listed = [self._of(method, single, first, self.gdn[0]) for method in self.methods]
-        listed += [self._of("tfm", single, first, other) for other in self.gdn[1:] if "tfm" in self.methods]
-        listed += [self._of(method, single, context, self.gdn[0]) for context in further for method in self.methods]
-        listed += [self._of(method, batch, first, self.gdn[0]) for batch in batches for method in self.methods]
+        listed = [self.of(method, single, first, self.gdn[0]) for method in self.methods]
+        listed += [self.of("tfm", single, first, other) for other in self.gdn[1:] if "tfm" in self.methods]
+        listed += [self.of(method, single, context, self.gdn[0]) for context in further for method in self.methods]
+        listed += [self.of(method, batch, first, self.gdn[0]) for batch in batches for method in self.methods]
         return [configuration for group in listed for configuration in group]
 
-    def _of(self, method: str, batch: int, context: int, gdn: str) -> list[Configuration]:
-        budgets = {"ar": (0,), "chain": (CHAIN_BUDGET,)}.get(method, self.budgets)
+    def of(self, method: str, batch: int, context: int, gdn: str) -> list[Configuration]:
+        """This method with every budget."""
+        if method == "ar":
+            ways = (ONE_TOKEN, "triton") if gdn == "triton" else (ONE_TOKEN,)
+            return [Configuration(method, 0, batch, context, way) for way in ways]
+        budgets = (CHAIN_BUDGET,) if method == "chain" else self.budgets
         return [Configuration(method, budget, batch, context, gdn) for budget in budgets]
 
 
@@ -70,10 +76,11 @@ class Replays:
     budget: int = 63
 
     def decodes(self, grid: Grid) -> Iterator[tuple[Configuration, Acceptance]]:
-        """Plain decoding once, then every method on every kind of text."""
+        """Plain decoding, which is the same on every kind of text, then every other method on every kind."""
         gdn = grid.gdn[0]
         if "ar" in grid.methods and self.laws:
-            yield Configuration("ar", 0, 1, self.context, gdn), Acceptance("none", "any", "ar", 0, ())
+            for configuration in grid.of("ar", 1, self.context, gdn):
+                yield configuration, Acceptance("none", "any", "ar", 0, ())
         for suite in dict.fromkeys(law.suite for law in self.laws):
             for method in grid.methods:
                 budget = CHAIN_BUDGET if method == "chain" else self.budget

@@ -11,6 +11,7 @@ from tfm_lab.models.weaver import Weaver
 
 PLAIN = "ar"
 ENGINE_METHODS = (PLAIN, "chain", "ddtree", "tfm")
+ONE_TOKEN = "plain"
 
 
 class EngineModels(NamedTuple):
@@ -31,7 +32,8 @@ class EngineConfig:
         batch: texts that are decoded side by side.
         capacity: most tokens of a text, prompt and the nodes of a last tree included.
         sampling: greedy, or temperature alone: top-k and top-p are for the readable path.
-        gdn: ``masked`` (PyTorch) or ``triton`` (the fused kernels).
+        gdn: what works on Gated DeltaNet memories: ``masked`` (PyTorch) or ``triton`` (the fused kernels). Plain
+            decoding also has ``plain``, a recurrence of its own that commits at once; it takes that for ``masked`` too.
         attention: a name of :func:`tfm_lab.engine.attention.attention_kinds`.
         draft_attention: likewise, for the drafter.
         folds_read_out: keep head times read-out of the Weaver as a table of its own.
@@ -59,6 +61,8 @@ class EngineConfig:
             raise ValueError(f"the engine has no method {self.method!r}; use one of {', '.join(ENGINE_METHODS)}")
         if self.batch < 1 or self.capacity < 1:
             raise ValueError(f"batch and capacity must be at least 1, got {self.batch} and {self.capacity}")
+        if self.gdn == ONE_TOKEN and self.method != PLAIN:
+            raise ValueError("a recurrence of one token at a time verifies no trees: use masked or triton")
         if self.method != PLAIN and self.tree.budget < 1:
             raise ValueError("a tree without proposed nodes is plain decoding: use the method ar")
         if self.sampling.top_k or self.sampling.top_p < 1.0 or self.sampling.shared_noise:

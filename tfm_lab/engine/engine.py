@@ -226,8 +226,7 @@ class Engine:
         assert self.walk is not None
         assert self._outputs is not None
         path, count, last, bonus = self.walk
-        if self.path_rows > 1:
-            self.rows.commit(self.walk, self.length)
+        self.rows.commit(self.walk, self.length)
         if self.block is not None:
             self.block.extend(self._outputs.taps[self._request, path], self.length)
         self.hidden.copy_(self._outputs.hidden[self._request[:, 0], last])
@@ -243,7 +242,7 @@ class Engine:
         layout, layers = target.config.delta_net, target.config.layer_types.count("linear_attention")
         if layout is None:
             return None
-        if config.method == PLAIN:
+        if config.method == PLAIN and config.gdn != "triton":
             return PlainMemories(layout, layers, config.batch, target.dtype, target.device, fusing(plain_token))
         if builder is not None:
             return builder(layers, config.batch, self.nodes, self.path_rows)

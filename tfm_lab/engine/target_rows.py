@@ -136,9 +136,11 @@ class TargetRows:
 
         What is copied behind the end of a path lies behind the committed rows, where the next tree overwrites it.
         """
-        target = length[:, None] + torch.arange(walk.path.shape[1], device=length.device)
-        source = length[:, None] + walk.path
-        self.cache[:, :, self._request, target] = self.cache[:, :, self._request, source]
+        rows = walk.path.shape[1]
+        if rows > 1:  # a root alone stands where it belongs
+            target = length[:, None] + torch.arange(rows, device=length.device)
+            source = length[:, None] + walk.path
+            self.cache[:, :, self._request, target] = self.cache[:, :, self._request, source]
         if self.memories is not None:
             self.memories.commit(walk)
 
