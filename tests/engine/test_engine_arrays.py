@@ -62,12 +62,13 @@ def test_convolution_taps_are_those_of_the_reference():
 
 def test_a_walk_takes_what_the_target_wants_and_stops_at_the_first_miss():
     tree = DraftTree.from_parents([7, 3, 5, 3, 9, 4], [-1, 0, 0, 2, 2, 3])
-    wanted = torch.tensor([[5, 0, 3, 8, 0, 1], [6, 0, 0, 0, 0, 0], [5, 0, 3, 4, 0, 2]])
-    walked = walk(arrays(tree, tree, tree), wanted, 4)
-    assert walked.emitted.tolist() == [3, 1, 4]
-    assert walked.last.tolist() == [3, 0, 5]
-    assert walked.bonus.tolist() == [8, 6, 2]
-    assert walked.accepted.tolist() == [[0, 2, 3, -1], [0, -1, -1, -1], [0, 2, 3, 5]]
+    below_a_miss = [3, 8, 3, 4, 0, 0]  # nodes 3 and 5 carry what their parents want, but node 2 is not wanted
+    wanted = torch.tensor([[5, 0, 3, 8, 0, 1], [6, 0, 0, 0, 0, 0], [5, 0, 3, 4, 0, 2], below_a_miss])
+    walked = walk(arrays(tree, tree, tree, tree), wanted, 4)
+    assert walked.emitted.tolist() == [3, 1, 4, 2]
+    assert walked.last.tolist() == [3, 0, 5, 1]
+    assert walked.bonus.tolist() == [8, 6, 2, 8]
+    assert walked.accepted.tolist() == [[0, 2, 3, -1], [0, -1, -1, -1], [0, 2, 3, 5], [0, 1, -1, -1]]
 
 
 @pytest.mark.parametrize(("drafts", "path"), [(0, [0, -1, -1]), (1, [0, 1, -1]), (2, [0, 2, 3]), (9, [0, 2, 3])])
