@@ -38,8 +38,8 @@ def step_table(records: Sequence[Record]) -> Table:
         )
     note = (
         "Medians of a whole step (p10, p90), recorded as one CUDA graph where the device has them. Rows are those of "
-        "the target, roots included. To AR, to chain: over the fastest such step of the same batch and context; to floor: "
-        "over reading the target's matrices once, measured in the same run."
+        "the target, roots included. To AR and to chain: over the fastest such step of the same batch and context; to "
+        "floor: over reading the target's matrices once, measured in the same run."
     )
     return Table("Steps", note, (*header, "peak GB", "attention"), rows)
 
