@@ -83,9 +83,7 @@ def test_a_notebook_runs_and_is_operated(opened: NotebookPage) -> None:
     assert opened.console == []
 
 
-@pytest.mark.parametrize(
-    "opened", [("11_claim_ledger.ipynb", "notebook")], indirect=True, ids=["notebook-7"]
-)
+@pytest.mark.parametrize("opened", [("11_claim_ledger.ipynb", "notebook")], indirect=True, ids=["notebook-7"])
 def test_a_notebook_runs_and_is_operated_in_notebook_7(opened: NotebookPage) -> None:
     opened.run_all_cells(seconds=180)
     assert all(opened.executed_cells())
