@@ -52,6 +52,7 @@ def test_growing_trees_takes_budgets_that_no_width_divides(budget: int) -> None:
         ("02_parallel_ceiling", {"DEPTH": 3}, "a DEPTH from 4 to 16, not 0.05 and 3"),
         ("03_chain_to_tree", {"CONCENTRATION": 0.0}, "takes a CONCENTRATION from 0.01 to 10"),
         ("04_weaver_conditionals", {"POOL": 100}, "a POOL of 32, 64, 128, 256, 512, 1024"),
+        ("05_train_the_weaver", {"STEPS": 10}, "STEPS from 20 to 400 and a POOL from 8 to 64, not 1, 0.04, 10 and 32"),
         ("07_verifying_trees", {"BUDGET": 65}, "takes a BUDGET from 1 to 64, not 65"),
         ("08_matrix_memory", {"TREES": 0}, "takes TREES from 1 to 200 and NODES from 1 to 128, not 0 and 24"),
         ("09_fused_kernel", {"BUDGET": 15}, "takes a BUDGET from 16 to 127, not 15"),

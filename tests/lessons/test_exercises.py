@@ -26,12 +26,15 @@ from tfm_lab.lessons.exercises_01 import step_law
 from tfm_lab.lessons.exercises_02 import best_q, futures, marginal_ceiling
 from tfm_lab.lessons.exercises_03 import MARGINALS, cases
 from tfm_lab.lessons.exercises_07 import walk_cases
+from tfm_lab.lessons.growing_by_hand import first_orphan, grow
 from tfm_lab.lessons.interpreting import can_interpret
 from tfm_lab.lessons.judging import alike
 from tfm_lab.lessons.memory_by_hand import commit, solve, system
 from tfm_lab.lessons.speed_by_hand import break_even
+from tfm_lab.lessons.training_by_hand import forcing, lk_loss, pool_coverage
 from tfm_lab.lessons.weaver_by_hand import call_bytes, path_mask, pool_log_probs
 from tfm_lab.metrics import expected_tokens_per_call
+from tfm_lab.training import losses
 from tfm_lab.tree import DraftTree
 from tfm_lab.verification import rejection_swor, target_sample
 from tfm_lab.zoo.laws import Pair, draw, sampled_chain
@@ -121,6 +124,33 @@ def inverted_solve(X: Any, Y: Any, from_root: Any, query: Any, key: Any, value: 
     return own, torch.diag(from_root) @ query @ state + Y @ own
 
 
+def packages_lk_loss(p: torch.Tensor, log_q: torch.Tensor, eta: float) -> torch.Tensor:
+    return losses.lk_loss(losses.PoolComparison(p, log_q, torch.zeros_like(p, dtype=torch.bool)), eta)
+
+
+def endless_grow(ask: Any, budget: int, width: int, depth: int) -> Any:
+    while True:
+        ask([()])
+
+
+def sorted_grow(ask: Any, budget: int, width: int, depth: int) -> list[list[int]]:
+    """The whole frontier sorted anew in every round."""
+    found: list[list[int]] = []
+    waiting: list[tuple[float, list[int]]] = []
+    fresh: list[tuple[float, list[int]]] = [(1.0, [])]
+    while len(found) < budget:
+        if fresh:
+            rows = ask([tuple(path) for _, path in fresh])
+            waiting += [
+                (c * p, [*path, t]) for (c, path), row in zip(fresh, rows, strict=True) for t, p in enumerate(row)
+            ]
+        waiting.sort(reverse=True)
+        count = min(width, budget - len(found))
+        found += [path for _, path in waiting[:count]]
+        fresh, waiting = [item for item in waiting[:count] if len(item[1]) < depth], waiting[count:]
+    return found
+
+
 def packages_commit(state: Any, key: Any, own: Any, log_decay: Any, path: Any) -> torch.Tensor:
     writes = gdn.TreeWrites(key[None], own[None], log_decay[None], chain_of(path, len(key)))
     return gdn.commit_path(state[None], writes, path)[0]
@@ -163,6 +193,24 @@ SPOILED: dict[str, tuple[Any, ...]] = {
         lambda parents, prefix: None,
     ),
     "04.call_bytes": (lambda *sizes: call_bytes(*sizes) + 1, lambda *sizes: None, lambda *sizes: 0),
+    "05.forcing": (lambda text, anchor, depth: forcing(text, anchor, depth)[::-1], lambda text, anchor, depth: None),
+    "05.lk_loss": (
+        lambda p, log_q, eta: lk_loss(p, log_q, eta).detach(),
+        lambda p, log_q, eta: 2.0 * lk_loss(p, log_q, eta),
+        lambda p, log_q, eta: lk_loss(p, log_q, eta).item(),
+    ),
+    "05.coverage": (
+        lambda p, logits, size: 1.0 - pool_coverage(p, logits, size),
+        lambda p, logits, size: pool_coverage(p, logits, size)[::-1],
+    ),
+    "06.grow": (
+        lambda ask, budget, width, depth: grow(ask, budget, width, depth)[::-1],
+        lambda ask, budget, width, depth: [(token,) for token in range(budget)],
+        lambda ask, budget, width, depth: None,
+        endless_grow,
+    ),
+    "06.first_orphan": (lambda paths: -1, lambda paths: True, lambda paths: None),
+    "06.hurts": ([], [[]], [[0.5, 0.5]], [[-0.1, 1.1]] * 15, [[0.9, 0.1]] * 17, "settled", 3, None),
     "07.ancestor_mask": (spoiled_mask, lambda parents: None),
     "07.membership_walk": (spoiled_walk, lambda tree, rows, draws: ((0,), 0)),
     "07.biased": ("", "ABCDEFG", 5, None),
@@ -248,6 +296,16 @@ def test_a_todo_anywhere_is_no_attempt(exercise: Exercise) -> None:
             "04.call_bytes",
             lambda wide, inner, mlp, rows, number: number * float(2 * inner * (wide + 2 * inner + mlp) + rows * wide),
         ),
+        ("05.forcing", lambda text, anchor, depth: [torch.tensor(part) for part in forcing(text, anchor, depth)]),
+        ("05.lk_loss", packages_lk_loss),
+        ("05.coverage", lambda p, logits, size: pool_coverage(p, logits, size).tolist()),
+        ("06.grow", sorted_grow),
+        (
+            "06.first_orphan",
+            lambda paths: next((p for p in range(len(paths)) if first_orphan(paths[: p + 1]) >= 0), -1),
+        ),
+        ("06.hurts", torch.tensor([[0.85, 0.15]] * 16, dtype=torch.float64)),
+        ("06.hurts", (*[(0.97, 0.02, 0.01)] * 12, (1.0,))),
         ("07.ancestor_mask", lambda parents: ancestor_mask(parents).tolist()),
         ("07.biased", ["F", "a", "D"]),
         ("07.biased", "a, d, f"),

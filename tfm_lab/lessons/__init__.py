@@ -8,7 +8,9 @@ The modules: ``exercise`` (the records), ``judging`` (an answer under all proper
 reader sees), ``lesson`` (one notebook's exercises), ``by_hand`` (solutions that the package has in another form),
 ``exercises_*`` (the exercises), ``catalogue`` (all of them), ``overlap`` and ``walks`` (two interactive pictures);
 for notebook 04 ``weaver_by_hand``, ``node_laws`` and ``read_outs`` (real models asked at every node of a tree),
-``path_mask_picture`` and ``siblings`` (an interactive picture); for notebook 08 ``memory_by_hand``, ``memory_cases``,
+``path_mask_picture`` and ``siblings`` (an interactive picture); for notebook 05 ``tiny_world``, ``weaver_training``,
+``training_evidence``, ``training_by_hand``, ``training_curves`` and ``training_curves_picture`` (an interactive
+picture); for notebook 06 ``growing_by_hand``; for notebook 08 ``memory_by_hand``, ``memory_cases``,
 ``state_bytes`` and ``two_writes`` (an interactive picture).
 
 Notebook 09 asks for Triton kernels: ``interpreting`` (runs them and watches memory), ``puzzles`` (what they are given
