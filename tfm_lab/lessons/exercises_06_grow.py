@@ -10,33 +10,33 @@ from tfm_lab.lessons.by_hand import TokenPath
 from tfm_lab.lessons.exercise import Exercise, Misconception, Property
 from tfm_lab.lessons.growing_by_hand import Ask, first_orphan, grow
 from tfm_lab.lessons.properties import failing
-from tfm_lab.theory import MarkovWorld
+from tfm_lab.theory import HiddenWorld
 
 MOST_CALLS = 100
 
 
 class GrowthCase(NamedTuple):
-    """A world and the arguments of ``grow``."""
+    """A world in which no two paths are equally likely, and the arguments of ``grow``."""
 
     name: str
-    world: MarkovWorld
+    world: HiddenWorld
     budget: int
     width: int
     depth: int
 
 
 GROWTHS = (
-    GrowthCase("budget 5, one at a time", MarkovWorld.dirichlet(5, 0.4, 1), 5, 1, 6),
-    GrowthCase("budget 8, two at a time", MarkovWorld.dirichlet(6, 0.3, 2), 8, 2, 6),
-    GrowthCase("budget 9, four at a time", MarkovWorld.dirichlet(6, 0.5, 3), 9, 4, 6),
-    GrowthCase("budget 10, three at a time, at most two deep", MarkovWorld.dirichlet(6, 0.3, 4), 10, 3, 2),
+    GrowthCase("budget 5, one at a time", HiddenWorld.dirichlet(3, 5, 0.3, 1), 5, 1, 6),
+    GrowthCase("budget 8, two at a time", HiddenWorld.dirichlet(4, 6, 0.2, 2), 8, 2, 6),
+    GrowthCase("budget 9, four at a time", HiddenWorld.dirichlet(4, 6, 0.3, 3), 9, 4, 6),
+    GrowthCase("budget 10, three at a time, at most two deep", HiddenWorld.dirichlet(4, 6, 0.2, 4), 10, 3, 2),
 )
 
 
 class Drafter:
     """A drafter that knows the world, and counts its calls."""
 
-    def __init__(self, world: MarkovWorld) -> None:
+    def __init__(self, world: HiddenWorld) -> None:
         self._world, self.calls = world, 0
 
     def __call__(self, paths: Sequence[TokenPath]) -> list[list[float]]:
@@ -91,7 +91,7 @@ def _calls_once_a_round(case: GrowthCase, paths: list[TokenPath], calls: int) ->
     return "" if calls == right else f"{calls} drafter calls, not {right}"
 
 
-def _chance(world: MarkovWorld, path: TokenPath) -> float:
+def _chance(world: HiddenWorld, path: TokenPath) -> float:
     return math.prod(float(world.conditional(path[:place])[token]) for place, token in enumerate(path))
 
 
