@@ -152,12 +152,31 @@ def look_up_a_claim(page: Page) -> None:
     card.get_by_text("The text has the target's own law").wait_for()
 
 
+def scrub_a_training_and_leak_its_answer(page: Page) -> None:
+    """The live picture ends at the last training; slider and buttons of the explorer go through all eight."""
+    page.locator('[role="status"]').get_by_text("CE, answer leaks, step 100 of 100").first.wait_for()
+    explorer = page.locator(".jupyter-widgets.widget-vbox", has=page.locator("button", has_text="answer leaks")).first
+    status = explorer.locator('[role="status"]')
+    status.get_by_text("LK mixture, honest path, step 100 of 100").wait_for()
+    status.get_by_text("longer than DDTree").wait_for()
+    explorer.locator(".noUi-handle").focus()
+    page.keyboard.press("ArrowLeft")
+    status.get_by_text("step 90 of 100").wait_for()
+    expect(explorer.locator("svg text", has_text="after step 90")).to_have_count(1)
+    explorer.locator("button", has_text="answer leaks").click()
+    status.get_by_text("LK mixture, answer leaks, step 90 of 100").wait_for()
+    status.get_by_text("shorter than DDTree").wait_for()
+    explorer.locator("button").get_by_text("CE", exact=True).click()
+    status.get_by_text("CE, answer leaks").wait_for()
+
+
 INTERACTIONS: Mapping[str, Callable[[Page], None]] = MappingProxyType(
     {
-        "06_growing_trees.ipynb": step_through_a_growing_tree,
         "01_lossless_by_construction.ipynb": drag_the_drafter_and_switch_the_step,
         "03_chain_to_tree.ipynb": spend_a_budget_by_hand_and_by_the_rule,
         "04_weaver_conditionals.ipynb": choose_a_sibling_and_shrink_the_pool,
+        "05_train_the_weaver.ipynb": scrub_a_training_and_leak_its_answer,
+        "06_growing_trees.ipynb": step_through_a_growing_tree,
         "07_verifying_trees.ipynb": compute_the_table_for_another_temperature,
         "08_matrix_memory.ipynb": swap_two_writes_and_turn_their_keys,
         "09_fused_kernel.ipynb": step_through_a_solve_and_cut_it_otherwise,

@@ -9,7 +9,7 @@ import torch
 import traitlets
 
 from tfm_lab.distributions import SamplingConfig, TargetRows
-from tfm_lab.drafting import DraftSource, Marginals, best_first, chain, woven
+from tfm_lab.drafting import DraftSource, Marginals, TreeBuilder, best_first, chain, woven
 from tfm_lab.draws import SeededDraws
 from tfm_lab.lessons.by_hand import expected_tokens
 from tfm_lab.lessons.tiny_world import MASK, VOCAB, path_chances, target_of, tiny_world, weaver_shape, written_texts
@@ -102,12 +102,13 @@ def test_path_chances_are_products_along_the_paths_and_pass_over_unused_columns(
 def test_lengths_are_those_of_the_builders_of_single_trees(trained: Trained) -> None:
     setting, drafter, weaver = trained.setting, trained.drafter, trained.weavers[False]
     roots, before, hidden, logits = held_out_blocks(setting, drafter)
-    sums = dict.fromkeys(("chain", "ddtree", "tfm"), 0.0)
+    builders: dict[str, TreeBuilder] = {"chain": chain, "ddtree": best_first, "tfm": woven}
+    sums = {name: 0.0 for name in builders}
     for text, root in enumerate(roots.tolist()):
         marginals = Marginals(logits[text], hidden[text])
         session = WeaverSession(weaver, setting.target, marginals, before[text], POOL)
         source = DraftSource(marginals, lambda session=session: session)
-        for name, build in (("chain", chain), ("ddtree", best_first), ("tfm", woven)):
+        for name, build in builders.items():
             tree = build(root, source, TREE, SeededDraws(0)).tree
             paths = [tree.path_tokens(node)[1:] for node in range(1, len(tree))]
             sums[name] += expected_tokens(paths, setting.world.at(root).conditional) / len(roots)
@@ -260,13 +261,16 @@ def test_buttons_and_slider_move_the_picture() -> None:
 
 def test_the_live_picture_follows_every_stop() -> None:
     state = CurvesState(Drafted(1.4, 2.1, (0.5, 0.2), (0.9, 0.7)))
-    live = LiveCurves(state)
+    live = LiveCurves(state, leaks=False)
     assert LiveCurves.WORDS in live._words.value
     state.begin("tv", False)
     for step in (0, 5):
         state.add(Stop(step, 1.0, 2.0, (0.5, 0.2), 0.0))
         assert f"step {step} of {step}" in live._words.value
         assert "<svg" in live._picture.value
+    state.begin("tv", True)
+    state.add(Stop(9, 1.0, 2.0, (0.5, 0.2), 0.0))
+    assert "honest path, step 5 of 5" in live._words.value
     data, _ = live._repr_mimebundle_()
     assert data["text/plain"] == LiveCurves.WORDS
     ElementTree.fromstring(data["image/svg+xml"])

@@ -105,17 +105,24 @@ class CurvesState(traitlets.HasTraits):
 
 
 class LiveCurves(widgets.VBox):
-    """The curves of the training that runs; elsewhere a line that says where the finished ones are."""
+    """The curves of the training that runs; elsewhere a line that says where the finished ones are.
+
+    Args:
+        state: where the stops come in.
+        leaks: which trainings to follow.
+    """
 
     WORDS = "The curves grow here while the trainings run. The finished ones stand below."
 
-    def __init__(self, state: CurvesState) -> None:
+    def __init__(self, state: CurvesState, *, leaks: bool) -> None:
         self._picture, self._words = widgets.HTML(), widgets.HTML(f'<div role="status">{self.WORDS}</div>')
-        self._state = state
+        self._state, self._leaks = state, leaks
         state.observe(lambda _: self._refresh(), "changes")
         super().__init__([_scrolled(self._picture), self._words])
 
     def _refresh(self) -> None:
+        if self._state.leaks is not self._leaks:
+            return
         self._picture.value = curves_svg(self._state.view(), standalone=False)
         self._words.value = f'<div role="status">{escape(self._state.describe())}</div>'
 

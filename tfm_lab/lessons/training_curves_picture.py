@@ -39,6 +39,14 @@ class CurvesView(NamedTuple):
     words: str
 
 
+class End(NamedTuple):
+    """Where a curve ends, and how it looks; an empty dash is the chosen training."""
+
+    y: float
+    colour: str
+    dash: str
+
+
 class Plot(NamedTuple):
     """A rectangle with a scale: ``x`` from 0 to ``last``, ``y`` from 0 to ``top``."""
 
@@ -92,21 +100,21 @@ def _lengths(view: CurvesView, ink: str) -> list[str]:
     marks = ticks(max(view.chain, view.ddtree, *(stop.mal for run in runs for stop in run)))
     plot = Plot(46, 330, 222, 378, _last(view), marks[-1])
     parts = _frame(plot, marks, ink, "expected tokens per target call")
-    ends: dict[str, tuple[float, str]] = {}
+    ends: dict[str, End] = {}
     for name, value, colour in (("chain", view.chain, BLUE), ("DDTree", view.ddtree, ORANGE)):
         y = plot.y(value)
         parts.append(
             f'<path d="M{plot.left:.0f} {y:.1f}H{plot.right:.0f}" stroke="{colour}" stroke-dasharray="6 4" '
             f'stroke-width="1.5"/>'
         )
-        ends[name] = y, colour
+        ends[name] = End(y, colour, "6 4")
     for (name, run), dash in zip(view.others.items(), DASHES, strict=False):
         spots = [(plot.x(stop.step), plot.y(stop.mal)) for stop in run]
         parts += _curve(spots, GREY, dash)
-        ends[name] = spots[-1][1], GREY
+        ends[name] = End(spots[-1][1], GREY, dash)
     spots = [(plot.x(stop.step), plot.y(stop.mal)) for stop in view.stops]
     parts += _curve(spots, GREEN, "")
-    ends["this one"] = spots[-1][1], GREEN
+    ends["this one"] = End(spots[-1][1], GREEN, "")
     parts += _marked(plot, view, spots[view.place], GREEN, f"{view.stops[view.place].mal:.3f}")
     for x in sorted({stop.step for stop in view.stops}):
         if x in (0, view.stops[-1].step, view.stops[view.place].step):
@@ -133,7 +141,7 @@ def _depths(view: CurvesView, ink: str) -> list[str]:
             )
         parts.append(f'<text x="{x + wide / 2:.1f}" y="{lower + 17:.0f}" text-anchor="middle">{depth + 1}</text>')
     for x, name, look in zip(
-        (left, left + 112, left + 196), ("pool coverage", "drafter", "Weaver"), (COVERAGE, DRAFTER, WEAVER), strict=True
+        (left, left + 120, left + 200), ("pool coverage", "drafter", "Weaver"), (COVERAGE, DRAFTER, WEAVER), strict=True
     ):
         parts.append(f'<rect x="{x:.0f}" y="{lower + 27:.0f}" width="14" height="10" {look}/>')
         parts.append(f'<text x="{x + 20:.0f}" y="{lower + 36:.0f}">{name}</text>')
@@ -172,13 +180,14 @@ def _marked(plot: Plot, view: CurvesView, spot: tuple[float, float], colour: str
     ]
 
 
-def _names(x: float, ends: Mapping[str, tuple[float, str]]) -> list[str]:
-    """Names at the ends of the curves, moved apart where they would cover each other."""
+def _names(x: float, ends: Mapping[str, End]) -> list[str]:
+    """A piece of each curve with its name, beside the end of the curve, moved apart where they would meet."""
     parts, lowest = [], 0.0
-    for name, (y, colour) in sorted(ends.items(), key=lambda item: item[1][0]):
-        lowest = max(y, lowest + 14.0)
-        weight = ' font-weight="bold"' if colour == GREEN else ""
-        parts.append(f'<text x="{x:.0f}" y="{lowest + 4:.1f}" fill="{colour}"{weight}>{escape(name)}</text>')
+    for name, end in sorted(ends.items(), key=lambda item: item[1].y):
+        lowest = max(end.y, lowest + 14.0)
+        parts += _curve([(x, lowest), (x + 20, lowest)], end.colour, end.dash)
+        weight = "" if end.dash else ' font-weight="bold"'
+        parts.append(f'<text x="{x + 26:.0f}" y="{lowest + 4:.1f}"{weight}>{escape(name)}</text>')
     return parts
 
 
