@@ -103,7 +103,7 @@ def test_lengths_are_those_of_the_builders_of_single_trees(trained: Trained) -> 
     setting, drafter, weaver = trained.setting, trained.drafter, trained.weavers[False]
     roots, before, hidden, logits = held_out_blocks(setting, drafter)
     builders: dict[str, TreeBuilder] = {"chain": chain, "ddtree": best_first, "tfm": woven}
-    sums = {name: 0.0 for name in builders}
+    sums: dict[str, float] = dict.fromkeys(builders, 0.0)
     for text, root in enumerate(roots.tolist()):
         marginals = Marginals(logits[text], hidden[text])
         session = WeaverSession(weaver, setting.target, marginals, before[text], POOL)
