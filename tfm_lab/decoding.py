@@ -141,6 +141,21 @@ class DecodeSession:
         return self._place.context
 
     @property
+    def hidden(self) -> Float[Tensor, " channels"]:
+        """The target's hidden state that the last token was chosen from; a Weaver's prefix begins with it."""
+        return self._place.hidden
+
+    @property
+    def last_token(self) -> int | None:
+        """The root of the next tree; ``None`` if no token was asked for."""
+        return self._place.last
+
+    @property
+    def next_tree(self) -> TreeConfig:
+        """Size and shape of the next tree: the configured ones, cut to what may still be produced."""
+        return self._tree_config(None)
+
+    @property
     def is_finished(self) -> bool:
         return self._stop() is not StopReason.UNFINISHED
 

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from tfm_lab.bundle import Bundle, load_bundle
 from tfm_lab.decoding import DecodeConfig, autoregressive_decode, speculative_decode
-from tfm_lab.drafting import Draft, DraftSource
+from tfm_lab.drafting import Draft, DraftSource, GrowthRound
 from tfm_lab.methods import AUTOREGRESSIVE, METHODS, make_speculator
 from tfm_lab.models import TargetState, WeaverSession
 from tfm_lab.show.marked_text import marked_html
 from tfm_lab.show.player import SPACED, Frame
 from tfm_lab.show.views import Decode, counted, frontier, growth_view, step_view, visible
 from tfm_lab.trace import DecodeTrace
+from tfm_lab.tree import DraftTree
 
 TITLES = {AUTOREGRESSIVE: "plain"} | {name: method.title for name, method in METHODS.items()}
 
@@ -86,7 +87,7 @@ def growth_frames(models: Bundle, draft: Draft) -> list[Frame]:
         taken = sum(len(earlier.added) for earlier in draft.rounds[: last + 1])
         call = f"expands {counted(len(growth.expanded), 'node')}" if growth.expanded else "needs no drafter call"
         caption = f"<b>Round {last + 1}</b> {call}; {taken} of {draft.tree.budget} nodes are in the tree."
-        side = _frontier_table(models, draft, last)
+        side = frontier_table(draft.tree, draft.rounds, last, _piece(models))
         frames.append(Frame(growth_view(draft.tree, draft.rounds, last, _piece(models)), caption, side))
     return frames
 
@@ -120,15 +121,18 @@ def _decode_frames(models: Bundle, trace: DecodeTrace) -> list[Frame]:
     return frames
 
 
-def _frontier_table(models: Bundle, draft: Draft, last: int, most: int = 12) -> str:
-    """The best waiting candidates, marked where the next round takes them; the parent is named by token and number."""
-    tree, waiting = draft.tree, frontier(draft.tree, draft.rounds, last)
+def frontier_table(tree: DraftTree, rounds: Sequence[GrowthRound], last: int, decode: Decode, most: int = 12) -> str:
+    """What waits after round ``last`` as an HTML table: the best candidates, marked where the next round takes them.
+
+    The parent is named by token and number, the log-probability is that of the whole path.
+    """
+    waiting = frontier(tree, rounds, last)
     tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
-    taken = {(parents[node], tokens[node]) for growth in draft.rounds[last + 1 : last + 2] for node in growth.added}
-    labels = [escape(visible(_piece(models)(token))) for token in tokens]
+    taken = {(parents[node], tokens[node]) for growth in rounds[last + 1 : last + 2] for node in growth.added}
+    labels = [escape(visible(decode(token))) for token in tokens]
     rows = "".join(
         f"<tr><td>{'▶' if (c.parent, c.token) in taken else ''}</td>"
-        f"<td>{escape(visible(_piece(models)(c.token)))}</td><td>{labels[c.parent]} ({c.parent})</td>"
+        f"<td>{escape(visible(decode(c.token)))}</td><td>{labels[c.parent]} ({c.parent})</td>"
         f"<td>{c.score:.2f}</td></tr>"
         for c in waiting[:most]
     )

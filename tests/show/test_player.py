@@ -53,7 +53,7 @@ def test_slider_buttons_and_switch_move_picture_text_and_table(backend: str) -> 
     if backend == "svg":
         assert player._picture.value.startswith("<svg")
     else:
-        assert len(player._figure.data[-1].x) == len(FRAMES[0].view.nodes)
+        assert len(player._figure.widget.data[-1].x) == len(FRAMES[0].view.nodes)
     player.dismiss()
 
 

@@ -4,24 +4,19 @@ State and view are apart. ``PlayerState`` knows which track and frame are shown 
 ``Player`` wires it to core ipywidgets and, where plotly's widgets work, to one FigureWidget that is updated in place.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 import ipywidgets as widgets
-import plotly.graph_objects as go
-import psutil
 import traitlets
 
-from tfm_lab.show.plots import tree_figure
+from tfm_lab.show.live import TreeFigure, close_all, has_live_front_end, replace_open
 from tfm_lab.show.svg import tree_svg
 from tfm_lab.show.views import TreeView
 
 SPACED = 'style="border-collapse:separate;border-spacing:14px 0;text-align:left"'
-
-_open_players: dict[str, "Player"] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +92,8 @@ class Player(widgets.VBox):
         if backend not in ("auto", "svg", "plotly"):
             raise ValueError(f"backend must be 'auto', 'svg' or 'plotly', got {backend!r}")
         self.state = PlayerState(tracks)
-        uses_plotly = backend == "plotly" or (backend == "auto" and _has_live_front_end())
-        self._figure = _figure_widget(self.state.frame.view) if uses_plotly else None
+        uses_plotly = backend == "plotly" or (backend == "auto" and has_live_front_end())
+        self._figure = TreeFigure(self.state.frame.view) if uses_plotly else None
         self._picture = widgets.HTML()
         self._caption = widgets.HTML()
         self._side = widgets.HTML()
@@ -113,27 +108,17 @@ class Player(widgets.VBox):
         controls: list[widgets.Widget] = [widgets.HBox([self._back, self._next, self._slider, self._as_table])]
         if len(self.state.tracks) > 1:
             controls.insert(0, self._switch)
-        drawing = self._figure if self._figure is not None else self._picture
+        drawing = self._figure.widget if self._figure is not None else self._picture
         scrolled = widgets.Box([drawing], layout=widgets.Layout(overflow="auto", max_width="100%"))
         beside = widgets.Box([scrolled, self._side], layout=widgets.Layout(flex_flow="row wrap", width="100%"))
         super().__init__([*controls, self._caption, beside, self._table, self._words])
         self._refresh()
         if key is not None:
-            if key in _open_players:
-                _open_players.pop(key).dismiss()
-            _open_players[key] = self
+            replace_open(key, self)
 
     def dismiss(self) -> None:
         """Close the player and every widget in it."""
-        stack: list[widgets.Widget] = [self]
-        while stack:
-            widget = stack.pop()
-            stack += list(getattr(widget, "children", ()))
-            for part in ("layout", "style"):
-                owned = getattr(widget, part, None)
-                if isinstance(owned, widgets.Widget):
-                    owned.close()
-            widget.close()
+        close_all(self)
 
     def _wire(self) -> None:
         self._back.on_click(lambda _: self.state.go(self.state.index - 1))
@@ -155,7 +140,7 @@ class Player(widgets.VBox):
         if self._figure is None:
             self._picture.value = tree_svg(state.frame.view, standalone=False)
         else:
-            _update(self._figure, state.frame.view)
+            self._figure.show(state.frame.view)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         """The widget view, with SVG and words beside it for places where no widget can live."""
@@ -178,28 +163,3 @@ def view_table(view: TreeView) -> str:
     heads = "".join(f'<th scope="col">{h}</th>' for h in ("node", "token", "parent", "depth", "part", "probability"))
     caption = f"<caption>{escape(view.description)}</caption>"
     return f"<table {SPACED}>{caption}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-
-
-def _has_live_front_end() -> bool:
-    """True where a person looks at JupyterLab or Notebook; False under papermill and nbconvert, in VS Code and Colab.
-
-    A FigureWidget would cost a saved notebook 5 MB each, and the last two are known to miss its events.
-    """
-    if "VSCODE_PID" in os.environ or "COLAB_RELEASE_TAG" in os.environ:
-        return False
-    server = psutil.Process().parent()
-    command = " ".join(server.cmdline()) if server is not None else ""
-    return any(name in command for name in ("jupyter-lab", "jupyterlab", "jupyter-notebook", "jupyterhub-singleuser"))
-
-
-def _figure_widget(view: TreeView) -> Any:
-    return go.FigureWidget(tree_figure(view))
-
-
-def _update(figure: Any, view: TreeView) -> None:
-    fresh = tree_figure(view).to_plotly_json()
-    del fresh["layout"]["template"]  # never changes, and checking it again is by far the slowest part
-    with figure.batch_update():
-        for old, new in zip(figure.data, fresh["data"], strict=True):
-            old.update(new, overwrite=True)
-        figure.layout.update(fresh["layout"])

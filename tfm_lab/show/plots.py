@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from html import escape
+from typing import Any
 
 import plotly.graph_objects as go
 
-from tfm_lab.show.geometry import Geometry, geometry
+from tfm_lab.show.geometry import MARGIN, ROW, Geometry, geometry
 from tfm_lab.show.style import BLUE, GREY, INK, METHOD_COLOURS, STYLES
-from tfm_lab.show.views import Role, TreeView
+from tfm_lab.show.views import NodeView, Role, TreeView
 
 CLEAR, FAINT = "rgba(0,0,0,0)", "rgba(107,114,128,0.3)"
 TRANSPARENT = {
@@ -22,38 +23,64 @@ STRONG_EDGES = tuple(role for role, style in STYLES.items() if style.strong and 
 
 def tree_figure(view: TreeView) -> go.Figure:
     """A tree view with hovering; the same positions, shapes and colours as its SVG."""
+    return go.Figure(tree_spec(view))
+
+
+def tree_spec(view: TreeView) -> dict[str, Any]:
+    """The figure of :func:`tree_figure` as plain data and layout. Every view has the same traces and keys."""
     drawing = geometry(view)
-    placed = list(zip(view.nodes, drawing.places, strict=True))
-    edges = [_edges(view, drawing, None), *(_edges(view, drawing, role) for role in STRONG_EDGES)]
     styles = [STYLES[node.role] for node in view.nodes]
-    marker = {
-        "symbol": [SYMBOLS[style.shape] + ("" if style.filled else "-open") for style in styles],
-        "color": [style.colour for style in styles],
-        "size": [12 if style.strong else 9 for style in styles],
-        "opacity": 1,
+    sizes = [12 if style.strong else 9 for style in styles]
+    nodes = {
+        "type": "scatter",
+        "x": [place.x for place in drawing.places],
+        "y": [-place.y for place in drawing.places],
+        "mode": "markers+text",
+        "text": [_name(node) for node in view.nodes],
+        "textposition": "middle right",
+        "customdata": [[node.role.value, node.detail] for node in view.nodes],
+        "hovertemplate": "%{text}<br>%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
+        "marker": {
+            "symbol": [SYMBOLS[style.shape] + ("" if style.filled else "-open") for style in styles],
+            "color": [style.colour for style in styles],
+            "size": [size + 7 * node.picked for size, node in zip(sizes, view.nodes, strict=True)],
+            "opacity": 1,
+        },
+        "name": "nodes",
     }
-    names = [f"<b>{escape(n.label)}</b>" if STYLES[n.role].strong else escape(n.label) for n in view.nodes]
-    nodes = go.Scatter(
-        x=[place.x for _, place in placed],
-        y=[-place.y for _, place in placed],
-        mode="markers+text",
-        text=names,
-        textposition="middle right",
-        customdata=[[node.role.value, node.detail] for node in view.nodes],
-        hovertemplate="%{text}<br>%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
-        marker=marker,
-        name="nodes",
-    )
-    figure = go.Figure([*edges, nodes])
-    margin = {"l": 0, "r": 0, "t": 34, "b": 0}
-    figure.update_layout(title=view.title, width=drawing.width + 8, height=drawing.height + 34, margin=margin)
-    figure.update_layout(showlegend=False, **TRANSPARENT)
-    figure.update_xaxes(visible=False, range=[0, drawing.width + 8])
-    figure.update_yaxes(visible=False, range=[-drawing.height, 0])
-    return figure
+    layout = {
+        "title": {"text": view.title},
+        "width": drawing.width + 8,
+        "height": drawing.height + 34,
+        "margin": {"l": 0, "r": 0, "t": 34, "b": 0},
+        "showlegend": False,
+        "annotations": _headings(view),
+        "xaxis": {"visible": False, "range": [0, drawing.width + 8]},
+        "yaxis": {"visible": False, "range": [-drawing.height, 0]},
+        **TRANSPARENT,
+    }
+    edges = [_edges(view, drawing, None), *(_edges(view, drawing, role) for role in STRONG_EDGES)]
+    return {"data": [*edges, nodes], "layout": layout}
 
 
-def _edges(view: TreeView, drawing: Geometry, role: Role | None) -> go.Scatter:
+def _name(node: NodeView) -> str:
+    """A label; bold for strong roles, marked by more than its size where the node is picked."""
+    name = f"<b>{escape(node.label)}</b>" if STYLES[node.role].strong else escape(node.label)
+    return f"◂ <u>{name}</u>" if node.picked else name
+
+
+def _headings(view: TreeView) -> list[dict[str, Any]]:
+    """The headings as annotations at the left edge."""
+    return [
+        {
+            "text": f"<b>{escape(heading.text)}</b>", "x": MARGIN, "y": -(MARGIN + ROW * (heading.row + 0.5)),
+            "xanchor": "left", "yanchor": "middle", "showarrow": False,
+        }
+        for heading in view.headings
+    ]  # fmt: skip
+
+
+def _edges(view: TreeView, drawing: Geometry, role: Role | None) -> dict[str, Any]:
     """The edges to nodes of one strong role, in its colour; without a role those to all others, thin and grey."""
     xs: list[float | None] = []
     ys: list[float | None] = []
@@ -67,7 +94,7 @@ def _edges(view: TreeView, drawing: Geometry, role: Role | None) -> go.Scatter:
         ys += [-parent.y, -place.y, None]
     line = {"color": STYLES[role].colour if role else "rgba(107,114,128,0.6)", "width": 2.4 if role else 1}
     name = f"edges: {role.value}" if role else "edges"
-    return go.Scatter(x=xs, y=ys, mode="lines", line=line, hoverinfo="skip", name=name)
+    return {"type": "scatter", "x": xs, "y": ys, "mode": "lines", "line": line, "hoverinfo": "skip", "name": name}
 
 
 def lines_figure(

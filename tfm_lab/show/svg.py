@@ -2,7 +2,7 @@
 
 from html import escape
 
-from tfm_lab.show.geometry import MARGIN, RADIUS, Place, geometry
+from tfm_lab.show.geometry import MARGIN, RADIUS, ROW, Place, geometry
 from tfm_lab.show.style import INK, PAPER, STYLES, NodeStyle
 from tfm_lab.show.views import NodeView, Role, TreeView
 
@@ -32,6 +32,9 @@ def tree_svg(view: TreeView, *, standalone: bool = True) -> str:
         if node.parent >= 0:
             parts.append(_edge(drawing.places[node.parent], place, STYLES[node.role], ink))
     parts += [_node(node, place.x, place.y, ink) for node, place in placed]
+    for heading in view.headings:
+        y = MARGIN + ROW * (heading.row + 0.5) + 4
+        parts.append(f'<text x="{MARGIN:g}" y="{y:.1f}" font-weight="bold">{escape(heading.text)}</text>')
     parts += _legend(view.roles(), height, ink)
     parts.append("</svg>")
     return "\n".join(parts)
@@ -52,9 +55,14 @@ def _edge(parent: Place, child: Place, style: NodeStyle, ink: str) -> str:
 def _node(node: NodeView, x: float, y: float, ink: str) -> str:
     style = STYLES[node.role]
     weight = ' font-weight="bold"' if style.strong else ""
-    label = f'<text x="{x + RADIUS + 3:.1f}" y="{y + 4:.1f}"{weight}>{escape(node.label)}</text>'
+    label = (
+        f'<text x="{x + RADIUS + (6 if node.picked else 3):.1f}" y="{y + 4:.1f}"{weight}>{escape(node.label)}</text>'
+    )
     hover = escape(f"{node.label}: {node.role.value}, {node.detail}")
-    return f"<g><title>{hover}</title>{_mark(x, y, style, ink)}{label}</g>"
+    ring = (
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="9" fill="none" stroke="{ink}" stroke-width="2"/>' if node.picked else ""
+    )
+    return f"<g><title>{hover}</title>{_mark(x, y, style, ink)}{ring}{label}</g>"
 
 
 def _mark(x: float, y: float, style: NodeStyle, ink: str) -> str:

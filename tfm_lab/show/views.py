@@ -6,8 +6,9 @@ view and therefore always agree.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 import networkx as nx
 
@@ -33,7 +34,11 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node. ``x`` is its depth, ``y`` its row, both in units of one node; ``detail`` is for hovering and tables."""
+    """One node.
+
+    ``x`` is its depth, ``y`` its row, both in units of one node; ``detail`` is for hovering and tables; a ``picked``
+    node has a ring, whatever its role.
+    """
 
     label: str
     role: Role
@@ -41,6 +46,14 @@ class NodeView:
     y: float
     parent: int
     detail: str
+    picked: bool = False
+
+
+class Heading(NamedTuple):
+    """A line of text in a picture of several trees, at a row of its own."""
+
+    text: str
+    row: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +66,7 @@ class TreeView:
         nodes: parents come before their children; ``parent`` is -1 at the root.
         rows: number of rows that the picture keeps room for.
         label_lengths: for every depth the characters of the longest label that the picture keeps room for.
+        headings: of the trees in a picture of several.
     """
 
     title: str
@@ -60,11 +74,32 @@ class TreeView:
     nodes: tuple[NodeView, ...]
     rows: int
     label_lengths: tuple[int, ...]
+    headings: tuple[Heading, ...] = ()
 
     def roles(self) -> list[Role]:
         """Roles that occur, in the order of :class:`Role`."""
         present = {node.role for node in self.nodes}
         return [role for role in Role if role in present]
+
+
+def stacked(views: Sequence[TreeView], title: str, description: str) -> TreeView:
+    """Several trees below one another, each under its title; equal depths stand in one column.
+
+    The nodes follow each other in the order of the views.
+    """
+    nodes: list[NodeView] = []
+    headings: list[Heading] = []
+    depths = max(len(view.label_lengths) for view in views)
+    row = 0
+    for view in views:
+        headings.append(Heading(view.title, row))
+        first = len(nodes)
+        for node in view.nodes:
+            parent = node.parent + first if node.parent >= 0 else -1
+            nodes.append(replace(node, y=node.y + row + 1, parent=parent))
+        row += view.rows + 1
+    lengths = [max((v.label_lengths[d] for v in views if d < len(v.label_lengths)), default=0) for d in range(depths)]
+    return TreeView(title, description, tuple(nodes), row, tuple(lengths), tuple(headings))
 
 
 def tidy_layout(graph: "nx.DiGraph[int]", root: int = 0) -> dict[int, tuple[float, float]]:
@@ -103,7 +138,7 @@ def step_view(step: DecodeStep, decode: Decode, title: str = "") -> TreeView:
         f"A tree of {tree.budget} drafted tokens, {tree.max_depth} deep. {step.kept_drafts} on one path are accepted, "
         f"{tree.budget - step.kept_drafts} are not used; {end}."
     )
-    return _view(title, description, nodes, nodes)
+    return assembled(title, description, nodes, nodes)
 
 
 def growth_view(tree: DraftTree, rounds: Sequence[GrowthRound], last: int, decode: Decode, title: str = "") -> TreeView:
@@ -129,7 +164,7 @@ def growth_view(tree: DraftTree, rounds: Sequence[GrowthRound], last: int, decod
         f"Round {last + 1} of {len(rounds)}: {len(placed) - 1} of {tree.budget} nodes are in the tree, {len(new)} of "
         f"them new; {counted(len(waiting), 'candidate')} {'waits' if len(waiting) == 1 else 'wait'}."
     )
-    return _view(title, description, nodes, finished)
+    return assembled(title, description, nodes, finished)
 
 
 def chosen_view(tree: DraftTree, node: int, decode: Decode, title: str = "") -> TreeView:
@@ -140,7 +175,7 @@ def chosen_view(tree: DraftTree, node: int, decode: Decode, title: str = "") -> 
     nodes = _nodes(tree, decode, tidy_layout(tree.to_networkx()), roles)
     words = " ".join(visible(decode(token)) for token in tree.path_tokens(node))
     description = f"A tree of {tree.budget} drafted tokens, {tree.max_depth} deep; the path {words} is marked."
-    return _view(title, description, nodes, nodes)
+    return assembled(title, description, nodes, nodes)
 
 
 def frontier(tree: DraftTree, rounds: Sequence[GrowthRound], last: int) -> list[Candidate]:
@@ -164,8 +199,8 @@ def visible(text: str) -> str:
     return shown if len(shown) <= 14 else shown[:13] + "…"
 
 
-def _view(title: str, description: str, nodes: Sequence[NodeView], room: Sequence[NodeView]) -> TreeView:
-    """A view of ``nodes`` with room for all of ``room``."""
+def assembled(title: str, description: str, nodes: Sequence[NodeView], room: Sequence[NodeView]) -> TreeView:
+    """A view of ``nodes`` with room for all of ``room``, so that nothing moves when more of them are shown."""
     lengths = [0] * (1 + int(max(node.x for node in room)))
     for node in room:
         lengths[int(node.x)] = max(lengths[int(node.x)], len(node.label))
