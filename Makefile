@@ -16,18 +16,22 @@ VENV_PYTHON = .venv/bin/python
 # What waits for a browser or for a hung notebook has the machine for itself.
 TIMED_TESTS = tests/browser tests/runner
 
-.PHONY: help lab test run clean
+.PHONY: help lab explorer test run clean
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make lab     open JupyterLab on the first notebook   (PORT=8888, HEADLESS=1)"
-	@echo "make test    check style, types, layers; run all tests, notebooks and browser included"
-	@echo "make run     execute the notebooks into build/report/index.html"
-	@echo "make clean   remove build products and caches (not .venv)"
+	@echo "make lab       open JupyterLab on the first notebook   (PORT=8888, HEADLESS=1)"
+	@echo "make explorer  the tree explorer alone, as a page for lectures   (PORT, HEADLESS likewise)"
+	@echo "make test      check style, types, layers; run all tests, notebooks and browser included"
+	@echo "make run       execute the notebooks into build/report/index.html"
+	@echo "make clean     remove build products and caches (not .venv)"
 	@echo "Options: PYTHON=python3.12, TORCH_INDEX=URL of a package index with the CPU build of torch"
 
 lab:
 	@$(BOOTSTRAP) lab --port $(PORT) $(if $(HEADLESS),--headless)
+
+explorer:
+	@$(BOOTSTRAP) explorer --port $(PORT) $(if $(HEADLESS),--headless)
 
 test:
 	@$(BOOTSTRAP) setup --dev

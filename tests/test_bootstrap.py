@@ -162,3 +162,28 @@ def test_pins_fit_the_ranges() -> None:
     for requirement in map(Requirement, needed):
         if requirement.name != project["name"]:
             assert requirement.specifier.contains(pins[requirement.name.lower()]), requirement
+
+
+@pytest.mark.parametrize("headless", [False, True])
+def test_the_explorer_keeps_its_token_and_asks_nobody(headless: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = bootstrap.explorer_command(Path("python"), ROOT, 9999, headless)
+    assert "--Voila.auto_token=True" in command
+    assert "--Voila.ip=127.0.0.1" in command
+    assert ("--no-browser" in command) is headless
+    assert Path(command[3]).is_file()
+    monkeypatch.setenv("JUPYTER_PATH", "/elsewhere")
+    found, other = bootstrap.explorer_environment(ROOT)["JUPYTER_PATH"].split(bootstrap.os.pathsep)
+    (template,) = (word.partition("=")[2] for word in command if word.startswith("--template"))
+    page = Path(found) / "voila" / "templates" / template / "index.html.j2"
+    assert "http" not in page.read_text()
+    assert other == "/elsewhere"
+
+
+def test_the_explorer_brings_its_own_packages(project: Path, commands: list[list[str]]) -> None:
+    bootstrap.prepare(project, "base")
+    bootstrap.prepare(project, "explorer")
+    assert commands[-1][-1] == ".[explorer]"
+    count = len(commands)
+    bootstrap.prepare(project, "base")
+    bootstrap.prepare(project, "explorer")
+    assert len(commands) == count, "a second start runs nothing"

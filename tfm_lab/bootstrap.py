@@ -1,4 +1,4 @@
-"""Prepare the project's own virtual environment and start JupyterLab in it.
+"""Prepare the project's own virtual environment and start JupyterLab, or the tree explorer as a page, in it.
 
 This file runs before anything is installed, as ``python3 tfm_lab/bootstrap.py``. It therefore uses the standard library
 alone and keeps to the syntax of Python 3.6, so that an old Python can be told in one sentence that it is too old.
@@ -17,6 +17,8 @@ from pathlib import Path
 OLDEST_PYTHON = (3, 11)
 NEEDED_BYTES = 4 * 10**9
 START_PAGE = "/lab/tree/notebooks/00_start_here.ipynb"
+# A second call is quick if the environment holds these packages or more.
+ENOUGH = {"base": ("base", "explorer", "dev"), "explorer": ("explorer",), "dev": ("dev",)}
 
 
 class SetupError(Exception):
@@ -24,21 +26,24 @@ class SetupError(Exception):
 
 
 def main(arguments: "list[str] | None" = None) -> int:
-    """Run ``setup`` or ``lab``; returns the exit status."""
+    """Run ``setup``, ``lab`` or ``explorer``; returns the exit status."""
     parser = argparse.ArgumentParser(prog="bootstrap.py", description="Prepare the project's virtual environment.")
     parser.add_argument("--torch-index", default="", help="extra package index to take torch from (its CPU build)")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     setup = commands.add_parser("setup", help="install the pinned packages into .venv")
     setup.add_argument("--dev", action="store_true", help="with the tools that the tests need")
     lab = commands.add_parser("lab", help="install what is missing, then open JupyterLab on the first notebook")
-    lab.add_argument("--port", type=int, default=8888)
-    lab.add_argument("--headless", action="store_true", help="open no browser, print the address with its token")
+    explorer = commands.add_parser("explorer", help="install what is missing, then open the tree explorer as a page")
+    for server in (lab, explorer):
+        server.add_argument("--port", type=int, default=8888)
+        server.add_argument("--headless", action="store_true", help="open no browser, print the address with its token")
     options = parser.parse_args(arguments)
     if options.command is None:
-        parser.error("say what to do: setup or lab")
+        parser.error("say what to do: setup, lab or explorer")
     root = Path(__file__).resolve().parent.parent
     try:
-        python = prepare(root, "dev" if options.command == "setup" and options.dev else "base", options.torch_index)
+        extras = "explorer" if options.command == "explorer" else "dev" if getattr(options, "dev", False) else "base"
+        python = prepare(root, extras, options.torch_index)
     except SetupError as error:
         print("tfm_lab: {}".format(error), file=sys.stderr)
         return 1
@@ -46,6 +51,12 @@ def main(arguments: "list[str] | None" = None) -> int:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         command = lab_command(python, root, options.port, options.headless)
         print("JupyterLab opens on notebooks/00_start_here.ipynb; stop it with Ctrl-C.", flush=True)
+        os.execv(command[0], command)
+    if options.command == "explorer":
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        os.environ.update(explorer_environment(root))
+        command = explorer_command(python, root, options.port, options.headless)
+        print("The tree explorer opens as a page; stop it with Ctrl-C.", flush=True)
         os.execv(command[0], command)
     return 0
 
@@ -55,7 +66,8 @@ def prepare(root: Path, extras: str, torch_index: str = "") -> Path:
 
     Args:
         root: the project folder (pyproject.toml, constraints.txt).
-        extras: ``base`` for the packages that notebooks need, ``dev`` for those of the tests on top.
+        extras: ``base`` for the packages that notebooks need, ``dev`` for those of the tests on top, ``explorer`` for
+            those of the explorer's page.
         torch_index: address of an extra package index, or an empty string.
 
     Raises:
@@ -66,8 +78,8 @@ def prepare(root: Path, extras: str, torch_index: str = "") -> Path:
     python = venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     key = environment_key(root)
     works = python.exists() and starts(str(python))
-    stamps = [venv / "tfm_lab-dev.stamp", venv / "tfm_lab-base.stamp"]
-    if works and any(read(stamp) == key for stamp in stamps[: 1 if extras == "dev" else 2]):
+    stamps = [venv / "tfm_lab-{}.stamp".format(name) for name in ENOUGH[extras]]
+    if works and any(read(stamp) == key for stamp in stamps):
         return python
     check_modules()
     check_disk(shutil.disk_usage(str(root)).free)
@@ -134,7 +146,7 @@ def install_command(python: Path, root: Path, extras: str, torch_index: str) -> 
     command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "-c", "constraints.txt"]
     if torch_index:
         command += ["--extra-index-url", torch_index]
-    return [*command, "-e", ".[dev]" if extras == "dev" else "."]
+    return [*command, "-e", "." if extras == "base" else ".[{}]".format(extras)]
 
 
 def lab_command(python: Path, root: Path, port: int, headless: bool) -> "list[str]":
@@ -155,6 +167,29 @@ def lab_command(python: Path, root: Path, port: int, headless: bool) -> "list[st
     if hasattr(os, "getuid") and os.getuid() == 0:
         command.append("--allow-root")
     return command
+
+
+def explorer_command(python: Path, root: Path, port: int, headless: bool) -> "list[str]":
+    """The command that serves the tree explorer through Voila: with its token, asking nobody for anything."""
+    command = [
+        str(python),
+        "-m",
+        "voila",
+        str(root / "notebooks" / "explorer" / "explorer.ipynb"),
+        "--port={}".format(port),
+        "--Voila.ip=127.0.0.1",
+        "--Voila.auto_token=True",
+        "--template=lecture",
+    ]
+    if headless:
+        command.append("--no-browser")
+    return command
+
+
+def explorer_environment(root: Path) -> "dict[str, str]":
+    """Where Voila finds the page's template, which asks no public server for an icon font."""
+    folders = [str(root / "notebooks" / "explorer")] + [path for path in [os.environ.get("JUPYTER_PATH")] if path]
+    return {"JUPYTER_PATH": os.pathsep.join(folders)}
 
 
 def quieten_lab(venv: Path) -> None:

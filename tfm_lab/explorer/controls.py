@@ -8,9 +8,10 @@ from tfm_lab.explorer.reducers import Mode
 from tfm_lab.explorer.settings import LIMITS, METHODS, POOLS, Settings
 from tfm_lab.lab import TITLES
 
-WIDE, LABEL = widgets.Layout(width="330px", max_width="100%"), {"description_width": "95px"}
-WRAPPED = widgets.Layout(flex_flow="row wrap", width="100%")
-SCROLLED = widgets.Layout(overflow="auto", max_width="100%")
+WIDE = {"width": "330px", "max_width": "100%"}
+LABEL = {"description_width": "95px"}
+WRAPPED = {"flex_flow": "row wrap", "width": "100%"}
+SCROLLED = {"overflow": "auto", "max_width": "100%"}
 
 
 def setting_controls(settings: Settings, targets: tuple[str, ...]) -> dict[str, Any]:
@@ -20,7 +21,7 @@ def setting_controls(settings: Settings, targets: tuple[str, ...]) -> dict[str, 
     return {
         "prompt": widgets.Textarea(
             settings.prompt, description="prompt", rows=2, placeholder="a question, or the beginning of a text",
-            continuous_update=False, layout=widgets.Layout(width="674px", max_width="100%"), style=LABEL,
+            continuous_update=False, layout={"width": "674px", "max_width": "100%"}, style=LABEL,
         ),
         "is_chat": widgets.Checkbox(settings.is_chat, description="as a chat question", indent=False),
         "target": widgets.Dropdown(
@@ -58,7 +59,7 @@ def stepper(description: str, tooltip: str) -> widgets.IntSlider:
 
 def button(text: str, tooltip: str, *, wide: bool = False) -> widgets.Button:
     """A button as wide as its text needs."""
-    return widgets.Button(description=text, tooltip=tooltip, layout=widgets.Layout(width="150px" if wide else "110px"))
+    return widgets.Button(description=text, tooltip=tooltip, layout={"width": "150px" if wide else "110px"})
 
 
 def _slider(name: str, value: int, description: str, tooltip: str = "") -> widgets.IntSlider:

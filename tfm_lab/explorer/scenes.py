@@ -171,8 +171,6 @@ def _by_hand(state: ExplorerState, shown: Exploration, here: Round) -> Scene:
     budget = shown.settings.budget
     waiting = choices(here.facts, state.placed, budget)
     roles = dict.fromkeys(state.placed, Role.PLACED) | dict.fromkeys(waiting, Role.WAITING) | {(): Role.ROOT}
-    if state.placed:
-        roles[state.placed[-1]] = Role.NEW
     everything = united(0, here.facts)
     positions = tidy_layout(everything.to_networkx())
     order = paths_of(everything)

@@ -18,9 +18,9 @@ from tfm_lab.explorer.tables import caption_html, nodes_table, side_html
 from tfm_lab.show.live import TreeFigure, close_all, has_live_front_end, replace_open
 from tfm_lab.show.svg import tree_svg
 
-# Plotly writes its text in a fixed colour; here it takes that of the page, light or dark.
+# Plotly writes its text in a fixed colour; here it takes that of the page, light or dark. The hover box keeps its own.
 PAGE_COLOURS = (
-    "<style>.tfm-explorer .js-plotly-plot .main-svg text "
+    "<style>.tfm-explorer .scatterlayer text, .tfm-explorer .infolayer text "
     "{fill: var(--jp-ui-font-color1, currentColor) !important;}</style>"
 )
 HIDDEN = "The target's truth is hidden until the whole budget is spent."
@@ -50,7 +50,7 @@ class TreeExplorer(widgets.VBox):
         self._settings = setting_controls(self.session.state.wanted, targets())
         self._decode = button("Decode", "decode with these settings")
         self._cancel = button("Cancel", "stop after the present target call; what was decoded is shown")
-        self._bar = widgets.IntProgress(0, 0, 1, description="tokens", layout=widgets.Layout(width="300px"))
+        self._bar = widgets.IntProgress(0, 0, 1, description="tokens", layout={"width": "300px"})
         self._message = widgets.HTML()
         self._mode = mode_switch()
         self._round = stepper("target call", "which target call of the decode")
@@ -64,11 +64,11 @@ class TreeExplorer(widgets.VBox):
         self._moves = {
             "parent": button("◀ parent", "select the parent"),
             "child": button("child ▶", "select the first child"),
-            "previous": button("▲ same depth", "select the node of this depth before"),
-            "next": button("▼ same depth", "select the next node of this depth"),
+            "previous": button("▲ above", "select the node of this depth before"),
+            "next": button("below ▼", "select the next node of this depth"),
         }
         self._node = widgets.Select(
-            rows=8, description="node", layout=widgets.Layout(width="500px", max_width="100%"),
+            rows=8, description="node", layout={"width": "500px", "max_width": "100%"},
             style={"description_width": "50px"},
         )  # fmt: skip
         self._place = button("place the node", "put the selected candidate into your tree", wide=True)
@@ -101,7 +101,7 @@ class TreeExplorer(widgets.VBox):
         sliders = [
             settings[name] for name in ("budget", "width", "temperature", "pool", "seed", "new_tokens", "target")
         ]
-        work = widgets.Box([self._decode, self._cancel, self._bar, self._message], layout=WRAPPED)
+        work = widgets.Box([self._decode, self._cancel, self._message, self._bar], layout=WRAPPED)
         calls = [self._steps["call back"], self._round, self._steps["call on"]]
         growth = [self._steps["growth back"], self._growth, self._steps["growth on"]]
         nodes = widgets.VBox([self._node, widgets.Box(list(self._moves.values()), layout=WRAPPED), self._by_hand])

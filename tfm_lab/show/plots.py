@@ -38,7 +38,7 @@ def tree_spec(view: TreeView) -> dict[str, Any]:
         "mode": "markers+text",
         "text": [_name(node) for node in view.nodes],
         "textposition": "middle right",
-        "customdata": [[node.role.value, node.detail] for node in view.nodes],
+        "customdata": [[node.role.value, node.detail.replace("; ", "<br>")] for node in view.nodes],
         "hovertemplate": "%{text}<br>%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
         "marker": {
             "symbol": [SYMBOLS[style.shape] + ("" if style.filled else "-open") for style in styles],
@@ -54,6 +54,8 @@ def tree_spec(view: TreeView) -> dict[str, Any]:
         "height": drawing.height + 34,
         "margin": {"l": 0, "r": 0, "t": 34, "b": 0},
         "showlegend": False,
+        "dragmode": False,
+        "hovermode": "closest",
         "annotations": _headings(view),
         "xaxis": {"visible": False, "range": [0, drawing.width + 8]},
         "yaxis": {"visible": False, "range": [-drawing.height, 0]},
@@ -88,7 +90,7 @@ def _edges(view: TreeView, drawing: Geometry, role: Role | None) -> dict[str, An
         if node.parent < 0 or (node.role if node.role in STRONG_EDGES else None) is not role:
             continue
         parent = drawing.places[node.parent]
-        room = 6 if STYLES[view.nodes[node.parent].role].strong else 0  # bold labels are wider
+        room = 6 * STYLES[view.nodes[node.parent].role].strong + 18 * view.nodes[node.parent].picked  # wider labels
         start = min(parent.label_end + room, place.x - 12)
         xs += [start, place.x, None]
         ys += [-parent.y, -place.y, None]
