@@ -1,5 +1,7 @@
 """What the pictures show: places, roles, and sentences that say the same."""
 
+from dataclasses import replace
+
 import networkx as nx
 import pytest
 from hypothesis import given
@@ -8,7 +10,9 @@ from show.samples import ROUNDS, TREE, decode, step
 from trees import random_tree
 
 from tfm_lab.show.geometry import geometry
-from tfm_lab.show.views import Role, chosen_view, frontier, growth_view, step_view, tidy_layout, visible
+from tfm_lab.show.plots import tree_spec
+from tfm_lab.show.svg import tree_svg
+from tfm_lab.show.views import Role, chosen_view, frontier, growth_view, stacked, step_view, tidy_layout, visible
 
 
 def test_leaves_take_rows_in_order_and_parents_sit_between_their_children() -> None:
@@ -86,3 +90,26 @@ def test_labels_never_reach_the_next_depth() -> None:
         later = [place.x for place in drawing.places if place.x > x]
         assert all(label_end < other for other in later), node
         assert label_end <= drawing.width
+
+
+def test_stacked_trees_keep_their_nodes_and_share_the_columns_of_their_depths() -> None:
+    first, second = step_view(step(), decode, "one"), growth_view(TREE, ROUNDS, 0, decode, "two")
+    both = stacked([first, second], "both", "two trees")
+    assert [heading.text for heading in both.headings] == ["one", "two"]
+    assert [node.label for node in both.nodes] == [node.label for node in (*first.nodes, *second.nodes)]
+    count = len(first.nodes)
+    assert [node.parent for node in both.nodes[count:]] == [-1, count, count]
+    rows = [node.y for node in both.nodes]
+    assert max(rows[:count]) < both.headings[1].row < min(rows[count:])
+    assert both.rows == first.rows + second.rows + 2
+    assert both.label_lengths == tuple(map(max, first.label_lengths, second.label_lengths))
+
+
+def test_a_picked_node_is_marked_by_more_than_colour() -> None:
+    view = step_view(step(), decode)
+    picked = replace(view, nodes=(*view.nodes[:3], replace(view.nodes[3], picked=True), *view.nodes[4:]))
+    assert tree_svg(picked).count('r="9"') == 1
+    assert 'r="9"' not in tree_svg(view)
+    plain, ringed = tree_spec(view)["data"][-1], tree_spec(picked)["data"][-1]
+    assert ringed["marker"]["size"][3] > plain["marker"]["size"][3]
+    assert ringed["text"][3] != plain["text"][3]

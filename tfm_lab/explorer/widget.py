@@ -46,7 +46,7 @@ class TreeExplorer(widgets.VBox):
         self.session = session or ExplorerSession()
         self._uses_plotly = backend == "plotly" or (backend == "auto" and has_live_front_end())
         self._figure: TreeFigure | None = None
-        self._is_refreshing = False
+        self._is_refreshing = self._is_dismissed = False
         self._settings = setting_controls(self.session.state.wanted, targets())
         self._decode = button("Decode", "decode with these settings")
         self._cancel = button("Cancel", "stop after the present target call; what was decoded is shown")
@@ -89,7 +89,10 @@ class TreeExplorer(widgets.VBox):
             replace_open(key, self)
 
     def dismiss(self) -> None:
-        """Stop a running decode, stop watching the session, and close every widget."""
+        """Stop a running decode, stop watching the session, and close every widget; a second time nothing happens."""
+        if self._is_dismissed:
+            return
+        self._is_dismissed = True
         self.session.cancel()
         self.session.unobserve(self._on_view, ["state", "shown"])
         self.session.unobserve(self._on_work, ["progress", "is_busy", "message"])

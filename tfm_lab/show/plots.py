@@ -7,7 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from tfm_lab.show.geometry import MARGIN, ROW, Geometry, geometry
-from tfm_lab.show.style import BLUE, GREY, INK, METHOD_COLOURS, STYLES
+from tfm_lab.show.style import BLUE, GREY, INK, METHOD_COLOURS, PAPER, STYLES
 from tfm_lab.show.views import NodeView, Role, TreeView
 
 CLEAR, FAINT = "rgba(0,0,0,0)", "rgba(107,114,128,0.3)"
@@ -56,6 +56,7 @@ def tree_spec(view: TreeView) -> dict[str, Any]:
         "showlegend": False,
         "dragmode": False,
         "hovermode": "closest",
+        "hoverlabel": {"bgcolor": PAPER, "bordercolor": GREY, "font": {"color": INK}},
         "annotations": _headings(view),
         "xaxis": {"visible": False, "range": [0, drawing.width + 8]},
         "yaxis": {"visible": False, "range": [-drawing.height, 0]},

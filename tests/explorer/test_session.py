@@ -1,0 +1,120 @@
+"""The session: one decode at a time in its own thread, kept by its settings, cancelled on request, errors in words."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from explorer.small import SETTINGS, exploration
+
+from tfm_lab.explorer import ExplorerSession, Settings, reducers
+from tfm_lab.explorer import session as module
+from tfm_lab.explorer.exploring import Progress
+from tfm_lab.explorer.records import Exploration
+
+SECONDS = 30
+
+
+@pytest.fixture
+def decodes(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """Settings that were really decoded; a decode is quick and gives the same trees under other settings."""
+    done: list[Settings] = []
+
+    def quick(settings: Settings, models: object, tell: Callable, is_cancelled: Callable) -> Exploration:
+        done.append(settings)
+        tell(Progress(1, settings.new_tokens))
+        return replace(exploration(), settings=settings)
+
+    monkeypatch.setattr(module, "explore", quick)
+    return done
+
+
+def test_a_decode_is_kept_by_its_settings(decodes: list[Settings]) -> None:
+    session = ExplorerSession(SETTINGS, load_models=lambda name: None)
+    session.decode(wait=True)
+    first = session.shown
+    assert (session.is_busy, session.progress, len(decodes)) == (False, None, 1)
+    assert session.message == f"Decoded 6 tokens in {first.trace.target_calls} calls."
+    session.decode(wait=True)
+    assert len(decodes) == 1
+    session.change(seed=2)
+    assert session.shown is first
+    assert session.message == "The settings have changed: press Decode to see their trees."
+    session.decode(wait=True)
+    assert [settings.seed for settings in decodes] == [1, 2]
+    session.change(seed=1)
+    assert session.shown is first, "what was decoded before is shown at once"
+    assert "(kept)" in session.message
+    assert len(decodes) == 2
+
+
+def test_few_decodes_are_kept(decodes: list[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT", 2)
+    session = ExplorerSession(SETTINGS, load_models=lambda name: None)
+    for seed in (1, 2, 3, 1):
+        session.change(seed=seed)
+        session.decode(wait=True)
+    assert [settings.seed for settings in decodes] == [1, 2, 3, 1]
+
+
+def test_stepping_calls_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = ExplorerSession(SETTINGS, load_models=lambda name: pytest.fail("a model was asked for"))
+    session.shown = exploration()
+    for reducer, value in ((reducers.show_round, 1), (reducers.show_growth, 0), (reducers.move, "child")):
+        session.dispatch(reducer, value)
+    assert (session.state.round, session.state.growth) == (1, 0)
+
+
+def test_a_running_decode_is_cancelled_and_its_steps_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = threading.Event()
+
+    def endless(settings: Settings, models: object, tell: Callable, is_cancelled: Callable) -> Exploration:
+        tell(Progress(3, settings.new_tokens))
+        started.set()
+        while not is_cancelled():
+            threading.Event().wait(0.01)
+        return replace(exploration(), settings=settings)
+
+    monkeypatch.setattr(module, "explore", endless)
+    session = ExplorerSession(SETTINGS, load_models=lambda name: None)
+    session.decode()
+    assert started.wait(SECONDS)
+    assert session.is_busy
+    assert session.progress == Progress(3, 6)
+    session.decode()
+    session.cancel()
+    session.join(SECONDS)
+    assert not session.is_busy
+    assert session.shown is not None
+    assert session.message.startswith("Cancelled after ")
+    session.shown = None
+    assert not session._show_if_kept(), "part of a decode is not kept"
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"prompt": " "}, "The prompt is empty: type a question or the beginning of a text, then press Decode."),
+        ({"budget": 500}, "budget must lie between 1 and 128, got 500"),
+        ({"target": "elsewhere"}, "there is no bundle 'elsewhere'; shipped are hybrid, smollm2"),
+    ],
+)
+def test_what_cannot_work_is_told_in_a_sentence(settings: dict, sentence: str) -> None:
+    session = ExplorerSession(SETTINGS)
+    session.change(**settings)
+    if not session.message.startswith("budget"):
+        session.decode(wait=True)
+    assert session.message.startswith(sentence)
+    assert not session.is_busy
+    assert session.shown is None
+
+
+def test_a_decode_that_breaks_is_told_and_the_next_one_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> Exploration:
+        raise RuntimeError("no memory left")
+
+    monkeypatch.setattr(module, "explore", broken)
+    session = ExplorerSession(SETTINGS, load_models=lambda name: None)
+    session.decode(wait=True)
+    assert session.message == "The decode failed: RuntimeError: no memory left"
+    assert not session.is_busy
