@@ -8,7 +8,7 @@ import pytest
 from explorer.small import SETTINGS, exploration
 from ipywidgets.widgets.widget import _instances
 
-from tfm_lab.explorer import ExplorerSession, TreeExplorer, reducers
+from tfm_lab.explorer import ExplorerSession, TreeExplorer, node_picture, reducers, trees_picture
 from tfm_lab.explorer.law_picture import BARS, law_svg
 from tfm_lab.explorer.reducers import Mode
 from tfm_lab.explorer.tables import nodes_table
@@ -184,3 +184,14 @@ def test_the_table_hides_the_target_while_nodes_are_placed_by_hand() -> None:
     assert "<td></td>" in hidden
     assert "<td></td>" not in seen
     assert hidden.count('scope="col"') == seen.count('scope="col"') == 8
+
+
+def test_still_pictures_show_what_the_explorer_shows() -> None:
+    session = ready()
+    side = trees_picture(session, Mode.SIDE)
+    assert "DDTree" in side.description
+    assert session.state.mode is Mode.SINGLE
+    assert "TV(drafter, target)" in node_picture(session).description
+    for picture in (lambda s: trees_picture(s, Mode.SIDE), node_picture):
+        with pytest.raises(ValueError, match="nothing is decoded yet"):
+            picture(ExplorerSession(SETTINGS))
