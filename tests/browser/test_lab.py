@@ -33,6 +33,11 @@ def resize(change):
 slider.observe(resize, "value")
 ipywidgets.VBox([slider, figure])"""
 
+EXPLORER = """from tfm_lab.explorer import ExplorerSession, Settings, TreeExplorer
+session = ExplorerSession(Settings(budget=8, new_tokens=6))
+session.decode(wait=True)
+TreeExplorer(session, key="test")"""
+
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.slow,
@@ -46,6 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     root = tmp_path_factory.mktemp("served") / "notebooks"
     shutil.copytree(FOLDER, root, ignore=shutil.ignore_patterns(".*"))
     write_notebook(root, METRIC, WIDGETS, name="widgets")
+    write_notebook(root, METRIC, EXPLORER, name="explorer")
     request = 'from IPython.display import HTML\nHTML(\'<img src="http://127.0.0.1:9/outside.png" alt="a test">\')'
     write_notebook(root, METRIC, request, "1 / 0", "print('never')", name="bad")
     with lab_server(root, tmp_path_factory.mktemp("state")) as running:
@@ -91,6 +97,67 @@ def test_a_notebook_runs_and_is_operated_in_notebook_7(opened: NotebookPage) -> 
     assert opened.errors() == []
     assert opened.outside == []
     assert [line for line in opened.console if not line.startswith(NOTEBOOK_7_WARNINGS)] == []
+
+
+@pytest.mark.parametrize("opened", ["explorer.ipynb"], indirect=True)
+def test_the_explorer_answers_to_mouse_and_keyboard(opened: NotebookPage) -> None:
+    """Select, step, switch modes, place by hand, decode in the background; then run the cell again."""
+    opened.run_all_cells(seconds=120)
+    page = opened.page
+    explorer = page.locator(".tfm-explorer")
+    status = explorer.locator('[role="status"]').last
+    nodes = explorer.locator(".scatterlayer .trace").last.locator(".point")
+    status.get_by_text("Target call 1 of").wait_for()
+    expect(nodes.nth(2)).to_be_attached(timeout=60_000)
+
+    def click_node(number: int) -> None:
+        nodes.nth(number).scroll_into_view_if_needed()
+        place = nodes.nth(number).bounding_box()
+        assert place is not None
+        page.mouse.click(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+
+    def slide(name: str, key: str) -> None:
+        slider = explorer.locator(".widget-hslider", has=page.locator(".widget-label", has_text=name))
+        slider.locator(".noUi-handle").focus()
+        page.keyboard.press(key)
+
+    def press(name: str, key: str = "Enter") -> None:
+        explorer.locator("button", has_text=name).focus()
+        page.keyboard.press(key)
+
+    status.get_by_text("Selected: 'the root'").wait_for()
+    click_node(1)
+    status.get_by_text("the target's probability of the whole path").wait_for()
+    explorer.locator("svg text", has_text="Weaver’s conditional").wait_for()
+    press("◀ parent")
+    status.get_by_text("Selected: 'the root'").wait_for()
+    slide("node", "ArrowRight")
+    status.get_by_text("the target's probability of the whole path").wait_for()
+    press("◀ growth", "Space")
+    status.get_by_text("Round 8 of 8").wait_for()
+    slide("growth", "ArrowLeft")
+    status.get_by_text("Round 7 of 8: 7 of 8 nodes").wait_for()
+    expect(nodes).to_have_count(8, timeout=60_000)
+    press("side by side")
+    status.get_by_text("DDTree, round 7 of 8").wait_for()
+    press("what if")
+    status.get_by_text("0 of 8 nodes placed by hand").wait_for()
+    click_node(1)
+    status.get_by_text("1 of 8 nodes placed by hand").wait_for()
+    press("best-first")
+    status.get_by_text("8 of 8 nodes placed by hand").wait_for()
+    press("DFlash chain")
+    explorer.get_by_text("The settings have changed: press Decode").wait_for()
+    press("Decode")
+    explorer.get_by_text("Decoded 6 tokens in").wait_for(timeout=60_000)
+    press("one method")
+    status.get_by_text("one method. A tree of").wait_for()
+    opened.run_all_cells(seconds=120)
+    status.get_by_text("Target call 1 of").wait_for()
+    expect(explorer).to_have_count(1)
+    assert opened.errors() == []
+    assert opened.outside == []
+    assert opened.console == []
 
 
 @pytest.mark.parametrize("opened", ["widgets.ipynb"], indirect=True)

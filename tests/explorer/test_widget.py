@@ -73,6 +73,8 @@ def test_buttons_and_sliders_do_all_that_a_mouse_can(explorer: TreeExplorer) -> 
     assert session.state.path == ()
     explorer._node.value = explorer._node.options[2][1]
     assert session.state.path == explorer._node.options[2][1]
+    explorer._number.value = 2
+    assert session.state.path == explorer._node.options[1][1]
     explorer._table.value = True
     assert explorer._nodes.value.count('scope="row"') == len(explorer._node.options)
     explorer._mode.value = Mode.SIDE

@@ -1,4 +1,7 @@
-"""The controls of an explorer: core ipywidgets only, so that each of them can be reached and used by keyboard."""
+"""The controls of an explorer: core ipywidgets only, so that each of them can be reached and used by keyboard.
+
+Choices are buttons and sliders: JupyterLab takes the arrow keys away from a list that has the focus.
+"""
 
 from typing import Any
 
@@ -24,8 +27,9 @@ def setting_controls(settings: Settings, targets: tuple[str, ...]) -> dict[str, 
             continuous_update=False, layout={"width": "674px", "max_width": "100%"}, style=LABEL,
         ),
         "is_chat": widgets.Checkbox(settings.is_chat, description="as a chat question", indent=False),
-        "target": widgets.Dropdown(
-            options=sorted({*targets, settings.target}), value=settings.target, description="target", **common
+        "target": widgets.ToggleButtons(
+            options=sorted({*targets, settings.target}), value=settings.target, description="target",
+            style={"description_width": "95px", "button_width": "110px"},
         ),
         "method": widgets.ToggleButtons(
             options=[(TITLES[method], method) for method in METHODS], value=settings.method, description="method",

@@ -68,9 +68,10 @@ class TreeExplorer(widgets.VBox):
             "next": button("below ▼", "select the next node of this depth"),
         }
         self._node = widgets.Select(
-            rows=8, description="node", layout={"width": "500px", "max_width": "100%"},
+            rows=8, description="or", layout={"width": "500px", "max_width": "100%"},
             style={"description_width": "50px"},
         )  # fmt: skip
+        self._number = stepper("node", "the selected node, by its place in the list")
         self._place = button("place the node", "put the selected candidate into your tree", wide=True)
         self._take_back = button("take back", "take back the node placed last")
         self._clear = button("clear", "take back all nodes")
@@ -101,18 +102,18 @@ class TreeExplorer(widgets.VBox):
 
     def _arranged(self) -> list[widgets.Widget]:
         settings = self._settings
-        sliders = [
-            settings[name] for name in ("budget", "width", "temperature", "pool", "seed", "new_tokens", "target")
-        ]
+        sliders = [settings[name] for name in ("budget", "width", "temperature", "pool", "seed", "new_tokens")]
         work = widgets.Box([self._decode, self._cancel, self._message, self._bar], layout=WRAPPED)
         calls = [self._steps["call back"], self._round, self._steps["call on"]]
         growth = [self._steps["growth back"], self._growth, self._steps["growth on"]]
-        nodes = widgets.VBox([self._node, widgets.Box(list(self._moves.values()), layout=WRAPPED), self._by_hand])
+        nodes = widgets.VBox(
+            [self._number, self._node, widgets.Box(list(self._moves.values()), layout=WRAPPED), self._by_hand]
+        )
         return [
             widgets.HTML(PAGE_COLOURS),
             settings["prompt"],
             settings["is_chat"],
-            settings["method"],
+            widgets.Box([settings["method"], settings["target"]], layout=WRAPPED),
             widgets.Box(sliders, layout=WRAPPED),
             work,
             self._mode,
@@ -137,6 +138,7 @@ class TreeExplorer(widgets.VBox):
         self._mode.observe(self._told(lambda value: session.dispatch(reducers.choose_mode, value)), "value")
         self._table.observe(self._told(lambda value: session.dispatch(reducers.set_table, value)), "value")
         self._node.observe(self._told(self._chosen), "value")
+        self._number.observe(self._told(lambda value: self._chosen(self._node.options[value - 1][1])), "value")
         for text, direction in (("call back", -1), ("call on", 1)):
             self._steps[text].on_click(
                 lambda _, by=direction: session.dispatch(reducers.show_round, session.state.round + by)
@@ -196,13 +198,15 @@ class TreeExplorer(widgets.VBox):
 
     def _refresh(self) -> None:
         state, shown = self.session.state, self.session.shown
+        picture, here = scene(state, shown), current(state, shown)
         with self._refreshing():
+            if picture is not None:
+                self._draw(picture)  # before the rest: it is what the eye waits for
             for setting, control in self._settings.items():
                 control.value = getattr(state.wanted, setting)
             self._move_controls()
             self._words.value = f'<div role="status">{escape(describe(state, shown))}</div>'
             self._by_hand.layout.display = "flex" if state.mode is Mode.WHAT_IF else "none"
-            picture, here = scene(state, shown), current(state, shown)
             if shown is None or here is None or picture is None:
                 return
             self._caption.value, self._side.value = caption_html(state, shown), side_html(state, shown)
@@ -212,7 +216,6 @@ class TreeExplorer(widgets.VBox):
                 if hides_target(state, shown)
                 else law_svg(here.facts[state.path].law, name(state.path, shown), standalone=False)
             )
-            self._draw(picture)
 
     def _move_controls(self) -> None:
         state, shown = self.session.state, self.session.shown
@@ -228,6 +231,9 @@ class TreeExplorer(widgets.VBox):
         if list(self._node.options) != options:
             self._node.options = options
         self._node.value = state.path if options else None
+        paths = [path for _, path in options]
+        self._number.max = max(1, len(paths))
+        self._number.value = 1 + paths.index(state.path) if paths else 1
 
     def _draw(self, picture: Scene) -> None:
         if not self._uses_plotly:
