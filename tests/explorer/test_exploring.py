@@ -69,6 +69,7 @@ def test_facts_are_those_of_the_models() -> None:
     assert law.marginal_target == pytest.approx(float(total_variation(marginal, rows.probabilities(0))), abs=1e-6)
     assert law.marginal_weaver == pytest.approx(float(total_variation(marginal, weaver)), abs=1e-6)
     child = tree.paths[1]
+    assert here.facts[child].marginal == pytest.approx(float(marginal[child[0]]), abs=1e-6)
     assert here.facts[child].weaver == pytest.approx(float(weaver[child[0]]), abs=1e-6)
     assert here.facts[child].target == pytest.approx(float(rows.probabilities(0)[child[0]]), abs=1e-6)
 
