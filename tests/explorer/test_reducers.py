@@ -78,6 +78,8 @@ def test_growth_goes_from_the_first_round_to_the_verified_tree() -> None:
         assert len(seen_paths(state, shown, "tfm")) == 1 + tree.nodes_after(growth)
         assert seen_paths(state, shown, "tfm") == tree.paths[: 1 + tree.nodes_after(growth)]
     assert not is_verified(state, shown)
+    state = reducers.select(state, shown, tree.paths[1])
+    assert state.path != ()
     later = reducers.show_round(state, shown, 1)
     assert (later.growth, later.path) == (0, ())
 

@@ -1,6 +1,7 @@
 """Widgets that live with their page: one plotly tree updated in place, and nothing left behind by a cell run again."""
 
 import os
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import ipywidgets as widgets
@@ -49,7 +50,7 @@ def has_live_front_end() -> bool:
 
     A FigureWidget would cost a saved notebook 5 MB each, and the last two are known to miss its events.
     """
-    if "VSCODE_PID" in os.environ or "COLAB_RELEASE_TAG" in os.environ:
+    if "VSCODE_PID" in os.environ or "COLAB_RELEASE_TAG" in os.environ or find_spec("anywidget") is None:
         return False
     server = psutil.Process().parent()
     command = " ".join(server.cmdline()) if server is not None else ""
