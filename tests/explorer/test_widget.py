@@ -11,6 +11,7 @@ from ipywidgets.widgets.widget import _instances
 from tfm_lab.explorer import ExplorerSession, TreeExplorer, node_picture, reducers, trees_picture
 from tfm_lab.explorer.law_picture import BARS, law_svg
 from tfm_lab.explorer.reducers import Mode
+from tfm_lab.explorer.scenes import scene
 from tfm_lab.explorer.tables import nodes_table
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -181,6 +182,9 @@ def test_three_charts_share_tokens_and_scale() -> None:
 def test_the_table_hides_the_target_while_nodes_are_placed_by_hand() -> None:
     session = ready()
     seen = nodes_table(session.state, exploration())
+    parts = [node.role.value for node in scene(session.state, exploration()).view.nodes]
+    for part in ("last committed token", "accepted", "drafted, not used"):
+        assert seen.count(f"<td>{part}</td>") == parts.count(part)
     session.dispatch(reducers.choose_mode, Mode.WHAT_IF)
     hidden = nodes_table(session.state, exploration())
     assert "<td></td>" in hidden

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from html import escape
 
-from tfm_lab.explorer.records import Exploration
+from tfm_lab.explorer.records import Exploration, TokenPath
 from tfm_lab.explorer.reducers import ExplorerState, Mode, current, growth_of, is_verified, leading, selectable
 from tfm_lab.explorer.scenes import counts, hides_target, mean_gain, name, scene, where_selected
 from tfm_lab.explorer.settings import METHODS
 from tfm_lab.lab import TITLES, frontier_table
 from tfm_lab.show.marked_text import marked_html
 from tfm_lab.show.player import SPACED
+from tfm_lab.show.views import Role
 
 
 def caption_html(state: ExplorerState, shown: Exploration) -> str:
@@ -46,7 +47,10 @@ def nodes_table(state: ExplorerState, shown: Exploration) -> str:
     here, picture = current(state, shown), scene(state, shown)
     if here is None or picture is None:
         return ""
-    roles = {path: node.role.value for path, node in zip(picture.paths, picture.view.nodes, strict=True)}
+    roles: dict[TokenPath, str] = {}
+    for path, node in zip(picture.paths, picture.view.nodes, strict=True):
+        if node.role is not Role.BONUS:  # it has no row: the caption names it
+            roles.setdefault(path, node.role.value)
     rows = []
     for path in selectable(state, shown):
         facts = here.facts[path]
