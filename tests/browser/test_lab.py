@@ -10,7 +10,7 @@ import pytest
 from browser.interactions import INTERACTIONS
 from browser.server import CHROMIUM_OPTIONS, LabServer, NotebookPage, lab_server, open_notebook
 from notebook_builder import METRIC, write_notebook
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from tfm_lab.environment import find_chromium
 
