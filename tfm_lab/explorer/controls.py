@@ -36,7 +36,7 @@ def setting_controls(settings: Settings, targets: tuple[str, ...]) -> dict[str, 
             style={"description_width": "95px", "button_width": "110px"},
         ),
         "budget": _slider("budget", settings.budget, "budget B"),
-        "width": _slider("width", settings.width, "width w", "nodes per Weaver call; 0 means B / 16, rounded up"),
+        "width": _slider("width", settings.width, "w (0: B/16)", "nodes per Weaver call; 0 means B / 16, rounded up"),
         "temperature": widgets.FloatSlider(
             settings.temperature, min=LIMITS["temperature"].least, max=LIMITS["temperature"].most, step=0.1,
             description="temperature", continuous_update=False, readout_format=".1f", **common,
