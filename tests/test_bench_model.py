@@ -46,6 +46,7 @@ class CountingClock(EagerClock):
     """Runs everything, and calls the n-th run n seconds long."""
 
     def __init__(self, free: int = 10**12) -> None:
+        super().__init__()
         self.runs, self._free = 0, free
 
     def seconds(self, run: Callable[[], None]) -> float:
@@ -227,6 +228,11 @@ def test_a_broken_run_goes_on_where_it_stopped(models: EngineModels, tmp_path: P
         return lines
 
     assert count_of(grid, replays) == 6
+    wide = Grid(("ar", "chain", "ddtree", "tfm"), (15, 31), (1, 2), (1, 4), ("masked", "recurrent"), (31,))
+    listed = wide.configurations()
+    assert [(c.method, c.budget) for c in listed if c.batch == 4] == [("ar", 0), ("chain", 15), ("tfm", 31)]
+    assert [(c.method, c.budget) for c in listed if c.gdn == "recurrent"] == [("tfm", 31)]
+    assert len(listed) == 6 + 1 + 6 + 3
     assert [c.gdn for c in Grid(("ar",), (15,), (40,), (1,), ("triton",)).configurations()] == ["plain", "triton"]
     first = go(CountingClock())
     assert [record["kind"] for record in first.records] == ["floor", "floor", "step", "step", "replay", "replay"]

@@ -26,7 +26,13 @@ class Milliseconds(NamedTuple):
 
 
 class Clock(Protocol):
-    """A device as a benchmark sees it."""
+    """A device as a benchmark sees it.
+
+    Attributes:
+        choices: of an attention for a shape, so that every shape is tried once.
+    """
+
+    choices: dict[tuple[int, ...], str]
 
     @property
     def device(self) -> str:
@@ -64,6 +70,7 @@ class GraphClock:
             raise ValueError(
                 "this benchmark needs a CUDA GPU, and torch sees none; --device cpu --shape toy is a trial"
             )
+        self.choices: dict[tuple[int, ...], str] = {}
 
     def record(self, run: Run, engine: Engine | None = None) -> Run:
         return record(run) if engine is None else capture(engine, run)
@@ -91,6 +98,9 @@ class EagerClock:
     """Runs everything as it is: for trials on a CPU."""
 
     device = "cpu"
+
+    def __init__(self) -> None:
+        self.choices: dict[tuple[int, ...], str] = {}
 
     def record(self, run: Run, engine: Engine | None = None) -> Run:
         return run

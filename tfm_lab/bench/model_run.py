@@ -29,9 +29,10 @@ class Grid:
         methods: of the engine.
         budgets: proposed nodes of trees; a tree takes one row more.
         contexts: committed tokens.
-        batches: texts side by side; more than one at the first context alone.
+        batches: texts side by side; more than one at the first context alone, and without DDTree.
         gdn: the first verifies everything; others verify TfM's trees at the first context, for contrast. Plain
             decoding is measured with its own recurrence and with the kernels: the faster one is the baseline.
+        further_budgets: in place of ``budgets`` for larger batches and for contrast.
     """
 
     methods: tuple[str, ...]
@@ -39,15 +40,18 @@ class Grid:
     contexts: tuple[int, ...]
     batches: tuple[int, ...]
     gdn: tuple[str, ...]
+    further_budgets: tuple[int, ...] = (15, 63)
 
     def configurations(self) -> list[Configuration]:
         """In the order of their use: the first context, its contrast, larger batches, longer contexts."""
         first, *further = self.contexts
         single, *batches = sorted(self.batches)
-        listed = [self.of(method, single, first, self.gdn[0]) for method in self.methods]
-        listed += [self.of("tfm", single, first, other) for other in self.gdn[1:] if "tfm" in self.methods]
-        listed += [self.of(method, single, context, self.gdn[0]) for context in further for method in self.methods]
-        listed += [self.of(method, batch, first, self.gdn[0]) for batch in batches for method in self.methods]
+        few = replace(self, budgets=self.further_budgets)
+        methods, few_methods = self.methods, [method for method in self.methods if method != "ddtree"]
+        listed = [self.of(method, single, first, self.gdn[0]) for method in methods]
+        listed += [few.of("tfm", single, first, other) for other in self.gdn[1:] if "tfm" in methods]
+        listed += [self.of(method, single, context, self.gdn[0]) for context in further for method in methods]
+        listed += [few.of(method, batch, first, self.gdn[0]) for batch in batches for method in few_methods]
         return [configuration for group in listed for configuration in group]
 
     def of(self, method: str, batch: int, context: int, gdn: str) -> list[Configuration]:
@@ -224,11 +228,12 @@ def check_grid(grid: Grid, allowed: Sequence[str]) -> None:
         for value in values:
             if value not in known:
                 raise ValueError(f"{name} knows no {value!r}; use {', '.join(known)}")
-    if not (grid.methods and grid.contexts and grid.batches and grid.gdn and grid.budgets):
+    if not (grid.methods and grid.contexts and grid.batches and grid.gdn and grid.budgets and grid.further_budgets):
         raise ValueError("--methods, --budgets, --contexts, --batches and --gdn take at least one value each")
     if grid.gdn[0] == RECURRENT:
         raise ValueError(
             f"--gdn starts with what verifies everything; {RECURRENT} is for contrast and stands behind it"
         )
-    if min(grid.budgets) < 1 or max(grid.budgets) > 511 or min(grid.contexts) < 1 or min(grid.batches) < 1:
+    budgets = *grid.budgets, *grid.further_budgets
+    if min(budgets) < 1 or max(budgets) > 511 or min(grid.contexts) < 1 or min(grid.batches) < 1:
         raise ValueError("--budgets takes 1 to 511 proposed nodes; --contexts and --batches at least 1")

@@ -248,6 +248,9 @@ def choose_attention(
     """
     if clock.device == "cpu":
         return "fused"
+    shape = (batch, rows, padded(capacity), heads, shared, size)
+    if shape in clock.choices:
+        return clock.choices[shape]
     device, dtype, grouped, capacity = like.device, like.dtype, rows * heads // shared, padded(capacity)
     query = torch.randn(batch, shared, grouped, size, device=device).to(dtype)
     key, value = (torch.randn(batch, capacity, shared, size, device=device).to(dtype) for _ in range(2))
@@ -267,6 +270,7 @@ def choose_attention(
             best, least = name, seconds
     if not best:
         raise ValueError("no attention implementation is right for these shapes on this device")
+    clock.choices[shape] = best
     return best
 
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     "--budgets", default="15,31,63,127", show_default=True, help="Proposed nodes of trees; rows are one more."
 )
 @click.option("--contexts", default="1024,8192,32768", show_default=True, help="Committed tokens, comma-separated.")
+@click.option(
+    "--further-budgets", default="15,63", show_default=True, help="Budgets for larger batches and for contrast."
+)
 @click.option("--batches", default="1,2,4,8,16", show_default=True, help="Texts side by side, at the first context.")
 @click.option(
     "--gdn", default="triton", show_default=True, help="triton, masked; then recurrent, for contrast with SGLang."
@@ -49,6 +52,7 @@ def model(
     methods: str,
     budgets: str,
     contexts: str,
+    further_budgets: str,
     batches: str,
     gdn: str,
     children: int,
@@ -98,7 +102,8 @@ def model(
         )
     names = comma_list(methods, str, "--methods")
     sizes, pasts = comma_list(budgets, int, "--budgets"), comma_list(contexts, int, "--contexts")
-    grid = Grid(names, sizes, pasts, comma_list(batches, int, "--batches"), comma_list(gdn, str, "--gdn"))
+    few = comma_list(further_budgets, int, "--further-budgets")
+    grid = Grid(names, sizes, pasts, comma_list(batches, int, "--batches"), comma_list(gdn, str, "--gdn"), few)
     check_grid(grid, ("triton", "masked", "recurrent"))
     check_report_path(out)
     shapes = SHAPES[shape]()

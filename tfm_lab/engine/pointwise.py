@@ -37,7 +37,8 @@ class Fusing:
         self.failures: dict[str, str] = {}
         if compiles:
             for name in ("recompile_limit", "accumulated_recompile_limit"):
-                setattr(torch._dynamo.config, name, MOST_SHAPES)
+                if hasattr(torch._dynamo.config, name):  # their names have changed between releases of torch
+                    setattr(torch._dynamo.config, name, MOST_SHAPES)
 
     def __call__(self, function: T) -> T:
         """The function, compiled if asked for."""
