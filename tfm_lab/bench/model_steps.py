@@ -61,6 +61,7 @@ class Settings:
         repeats: timed runs.
         accepted: drafts that every timed step is told to accept.
         children: most children of a node.
+        width: nodes per call of the Weaver; the published rule, a sixteenth of the budget, if ``None``.
         folds: whether the Weaver's read-out is folded into the head.
         compiles: whether what stands between the products is fused.
         room: tokens that a text may grow by.
@@ -69,6 +70,7 @@ class Settings:
     repeats: int = 20
     accepted: int = 4
     children: int = 8
+    width: int | None = None
     folds: bool = False
     compiles: bool = False
     room: int = 512
@@ -281,7 +283,7 @@ def _discarded(function: Callable[..., Tensor], *arguments: Tensor) -> None:
 
 def _engine_config(configuration: Configuration, settings: Settings) -> EngineConfig:
     budget = configuration.budget
-    tree = TreeConfig(budget=budget, children=settings.children)
+    tree = TreeConfig(budget=budget, children=settings.children, width=settings.width)
     return EngineConfig(
         configuration.method,
         tree,

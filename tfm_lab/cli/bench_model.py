@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     "--gdn", default="triton", show_default=True, help="triton, masked; then recurrent, for contrast with SGLang."
 )
 @click.option("--children", default=8, show_default=True, help="Most children of a node of a TfM tree.")
+@click.option("--width", default=0, help="Nodes per call of the Weaver; ceil(budget / 16) if left out.")
 @click.option("--fold", is_flag=True, help="Keep the Weaver's read-out folded into the head, as a table.")
 @click.option("--compile/--no-compile", "compiles", default=True, help="Fuse norms, gates and rotations.")
 @click.option("--repeats", default=20, show_default=True, help="Timed runs of every configuration.")
@@ -56,6 +57,7 @@ def model(
     batches: str,
     gdn: str,
     children: int,
+    width: int,
     fold: bool,
     compiles: bool,
     repeats: int,
@@ -96,9 +98,9 @@ def model(
         raise ValueError(f"--shape knows no {shape!r}; use {', '.join(SHAPES)}")
     if device not in ("cuda", "cpu"):
         raise ValueError(f"--device takes cuda or cpu, got {device!r}")
-    if min(repeats, children) < 1 or min(accepted, replay_tokens) < 0 or layers < 0:
+    if min(repeats, children) < 1 or min(accepted, replay_tokens, layers, width) < 0:
         raise ValueError(
-            "--repeats and --children take at least 1; --accepted, --replay-tokens and --layers at least 0"
+            "--repeats and --children take at least 1; --accepted, --replay-tokens, --layers and --width at least 0"
         )
     names = comma_list(methods, str, "--methods")
     sizes, pasts = comma_list(budgets, int, "--budgets"), comma_list(contexts, int, "--contexts")
@@ -110,7 +112,7 @@ def model(
     shapes = shrunk(shapes, layers or shapes.target.layers)
     laws = _laws(traces, lengths, names, (15, replay_budget), temperature) if replay_tokens else ()
     clock = GraphClock() if device == "cuda" else EagerClock()
-    settings = Settings(repeats, accepted, children, fold, compiles and device == "cuda")
+    settings = Settings(repeats, accepted, children, width or None, fold, compiles and device == "cuda")
     number = choose_dtype(dtype)
     needed = weight_bytes(meta_models(shapes, number))
     if refusal := shortage({"weights": needed}, clock.free()):
@@ -121,6 +123,7 @@ def model(
         "layers": f"{shapes.target.layers} of {SHAPES[shape]().target.layers}",
         "dtype": dtype,
         "children": children,
+        "width": width or "ceil(budget / 16)",
         "folded read-out": fold,
         "compiled": settings.compiles,
         "repeats": repeats,

@@ -10,7 +10,6 @@ from tfm_lab.engine.fusing_weights import fuse
 from tfm_lab.engine.pointwise import Fusing
 from tfm_lab.models.context_drafter import DrafterLayer
 from tfm_lab.models.drafter import FactorisedDrafter
-from tfm_lab.models.layers import Rotary
 from tfm_lab.models.target import TargetModel
 
 
@@ -38,17 +37,19 @@ class DraftBlock:
         self._request = torch.arange(batch, device=target.device)[:, None]
         self._block = torch.arange(config.block_size, device=target.device)
         self._masks = torch.full((batch, config.block_size - 1), config.mask_token, device=target.device)
+        self._angles = fusing(pointwise.angles)
         self._norm, self._add_norm = fusing(pointwise.norm), fusing(pointwise.add_norm)
         self._gated, self._ungrouped = fusing(pointwise.gated), fusing(pointwise.ungrouped)
         self._attention_inputs = fusing(pointwise.drafter_attention_inputs)
+        self._block_mask = fusing(block_mask)
         self._keys_values = fusing(pointwise.drafter_keys_values)
 
     def propose(self, roots: Tensor, length: Tensor) -> Tensor:
         """Hidden states [batch, drafts, channels] of the places behind the roots, which sit at ``length``."""
         config = self.config
         rows = length[:, None] + self._block
-        angles = self._angles(rows)
-        mask = block_mask(length, config.block_size, self.cache.shape[3], self.groups, self.cache.dtype)
+        angles = self._angles(rows, config.head_dim, config.rope_theta, self.cache.dtype)
+        mask = self._block_mask(length, config.block_size, self.cache.shape[3], self.groups, self.cache.dtype)
         x = self._target.model.embed_tokens(torch.cat([roots[:, None], self._masks], dim=1))
         width = config.attention_heads * config.head_dim
         normed = self._norm(x, self.layers[0].input_layernorm.weight, config.rms_norm_epsilon, False)
@@ -71,7 +72,7 @@ class DraftBlock:
     def extend(self, taps: Tensor, length: Tensor) -> None:
         """Context rows of the positions from ``length`` on, whose taps are [batch, rows, features]."""
         config, rows = self.config, length[:, None] + torch.arange(taps.shape[1], device=length.device)
-        angles = self._angles(rows)
+        angles = self._angles(rows, config.head_dim, config.rope_theta, self.cache.dtype)
         fused = self._norm(self.drafter.fc(taps), self.drafter.hidden_norm.weight, config.rms_norm_epsilon, False)
         queries = config.attention_heads * config.head_dim
         for index, layer in enumerate(self.layers):
@@ -80,14 +81,6 @@ class DraftBlock:
             self.cache[index][:, self._request, rows] = self._keys_values(
                 projected, norm, config.rms_norm_epsilon, *angles, config.key_value_heads
             )
-
-    def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        rotary = self.drafter.rotary(positions)
-        return _by_row(rotary)
-
-
-def _by_row(rotary: Rotary) -> tuple[Tensor, Tensor]:
-    return rotary.cosines.transpose(1, 2), rotary.sines.transpose(1, 2)
 
 
 def fuse_draft_layer(layer: DrafterLayer) -> tuple[Tensor, Tensor]:

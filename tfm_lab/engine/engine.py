@@ -59,13 +59,13 @@ class Engine:
         self.rows = TargetRows(target, batch, self.capacity, kept, kinds[config.attention], fusing, taps)
         self.block: DraftBlock | None = None
         self.weaving: Weaving | None = None
-        self._best_first: BestFirst | None = None
+        self._best_first: Callable[[Tensor, Tensor], TreeArrays] | None = None
         if config.method != PLAIN and models.drafter is not None:
             drafts = models.drafter.config.draft_depth
             kind = kinds[config.draft_attention]
             self.block = DraftBlock(models.drafter, target, batch, self.capacity, kind, fusing)
             if config.method == "ddtree":
-                self._best_first = BestFirst(config.tree.budget, depth, device)
+                self._best_first = fusing(BestFirst(config.tree.budget, depth, device).grow)
             if config.method == "tfm" and models.weaver is not None:
                 tree, table = config.tree, None
                 if config.folds_read_out:
@@ -75,6 +75,7 @@ class Engine:
                     models.weaver, target, batch, tree.budget, tree.expand_width, min(tree.children, pool), pool,
                     depth, drafts, table, fusing,
                 )  # fmt: skip
+        self._depth_first, self._tree_mask, self._walk = fusing(depth_first), fusing(tree_mask), fusing(walk)
         self._depth, self._room = depth, self.capacity - max(self.nodes, drafts_of(models))
         self.length = torch.zeros(batch, dtype=torch.long, device=device)
         self.start_length = torch.zeros_like(self.length)
@@ -177,7 +178,7 @@ class Engine:
         if self.weaving is not None:
             self.grown = self.weaving.grow(self._roots, logits, hidden, self.hidden)
         elif self._best_first is not None:
-            self.grown = self._best_first.grow(self._roots, logits)
+            self.grown = self._best_first(self._roots, logits)
         else:
             self.grown = rooted(self._roots, logits.argmax(-1))
 
@@ -187,10 +188,10 @@ class Engine:
         if self.grown is None:
             self.tree = rooted(self._roots, self.text[:, :0])
         else:
-            self.tree = self.grown if self.config.method == "chain" else depth_first(self.grown)
+            self.tree = self.grown if self.config.method == "chain" else self._depth_first(self.grown)
         rows = self.length[:, None] + torch.arange(self.nodes, device=self.length.device)
         positions = self.length[:, None] + torch.where(self.tree.is_node, self.tree.depths, 0)
-        mask = tree_mask(self.length, self.tree.ancestors, self.capacity, self.rows.groups, self.rows.cache.dtype)
+        mask = self._tree_mask(self.length, self.tree.ancestors, self.capacity, self.rows.groups, self.rows.cache.dtype)
         self._positions = rows, positions, mask
         if self.rows.memories is not None:
             self.rows.memories.begin(self.tree)
@@ -217,7 +218,7 @@ class Engine:
         """The path that the target agrees with, or that the schedule asks for."""
         assert self.tree is not None
         assert self._wanted is not None
-        self.walk = walk(self.tree, self._wanted, self.path_rows, self.forced)
+        self.walk = self._walk(self.tree, self._wanted, self.path_rows, self.forced)
 
     @torch.no_grad()
     def commit(self) -> None:

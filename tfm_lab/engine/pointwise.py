@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tfm_lab.models.layers import at_least_float32
+from tfm_lab.models.layers import Rotary, at_least_float32
 
 T = TypeVar("T", bound=Callable[..., object])
 
@@ -88,6 +88,12 @@ def gated_norm(output: Tensor, gate: Tensor, weight: Tensor, epsilon: float) -> 
     """Norm of every head of a memory's output, times silu(gate): [..., heads, size] -> [..., heads * size]."""
     normed = norm(output, weight, epsilon, False)
     return (normed * F.silu(at_least_float32(gate))).to(gate.dtype).flatten(-2)
+
+
+def angles(positions: Tensor, rotary_dim: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of positions [batch, rows], as :func:`rotate` takes them: [batch, rows, 1, rotary]."""
+    rotary = Rotary(positions, rotary_dim, theta, dtype)
+    return rotary.cosines.transpose(1, 2), rotary.sines.transpose(1, 2)
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:

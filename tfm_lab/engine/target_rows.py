@@ -12,7 +12,6 @@ from tfm_lab.engine.fusing_weights import fuse
 from tfm_lab.engine.memories import Memories
 from tfm_lab.engine.pointwise import Fusing
 from tfm_lab.engine.tree_arrays import Walk
-from tfm_lab.models.layers import Rotary
 from tfm_lab.models.target import DecoderLayer, TargetModel
 
 
@@ -56,6 +55,7 @@ class TargetRows:
         shape = (attention_layers, 2, batch, capacity, config.key_value_heads, config.head_dim)
         self.cache = torch.zeros(shape, dtype=target.dtype, device=target.device)
         self._request = torch.arange(batch, device=target.device)[:, None]
+        self._angles = fusing(pointwise.angles)
         self._norm, self._add_norm = fusing(pointwise.norm), fusing(pointwise.add_norm)
         self._gated, self._gated_norm = fusing(pointwise.gated), fusing(pointwise.gated_norm)
         self._gated_inputs = fusing(pointwise.gated_attention_inputs)
@@ -72,8 +72,7 @@ class TargetRows:
             mask: of :func:`tfm_lab.engine.attention.tree_mask`.
         """
         config = self.config
-        rotary = Rotary(positions, config.rotary_dim, config.rope_theta, self.target.dtype)
-        angles = rotary.cosines.transpose(1, 2), rotary.sines.transpose(1, 2)
+        angles = self._angles(positions, config.rotary_dim, config.rope_theta, self.target.dtype)
         x = self.target.model.embed_tokens(tokens)
         delta: Tensor | None = None
         tapped: dict[int, Tensor] = {}

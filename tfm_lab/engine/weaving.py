@@ -131,9 +131,9 @@ class Weaving:
         """Attention output of one block, [batch, rows, width]; keys and values go to ``columns`` first."""
         projected = F.linear(_normed(x, block.norm_attn), self.inputs[index])
         query, key, value = (part.unflatten(-1, (block.heads, -1)) for part in projected.chunk(3, dim=-1))
-        rotary = self.weaver.rotary(positions, x.dtype)
-        if rotary is not None:
-            angles = rotary.cosines.transpose(1, 2), rotary.sines.transpose(1, 2)
+        config = self.weaver.config
+        if not self.weaver.has_table:
+            angles = pointwise.angles(positions, config.head_dim, config.rope_theta, x.dtype)
             query, key = pointwise.rotate(query, *angles), pointwise.rotate(key, *angles)
         cache = self._cache[index]
         cache[0, self._request, columns] = key
