@@ -134,6 +134,7 @@ def test_what_does_not_fit_is_said_before_it_is_allocated(models: EngineModels):
 def test_a_peer_that_is_missing_is_a_refusal_and_not_the_end(models: EngineModels):
     record = measure_step(models, SHAPES, Configuration("tfm", 15, 1, 50, "recurrent"), QUICK, CountingClock())
     assert "SGLang" in record["refusal"] or "GPU" in record["refusal"] or "kernel" in record["refusal"]
+    assert record["where"].split(":")[0].endswith(".py")
     assert "not reported" in " ".join(step_table([record]).rows[0])
 
 
@@ -243,6 +244,11 @@ def test_a_broken_run_goes_on_where_it_stopped(models: EngineModels, tmp_path: P
     path.write_text("\n".join(whole[:3]) + "\n" + whole[3][:20])  # killed while writing
     again = go(CountingClock())
     assert [record["key"] for record in again.records] == [record["key"] for record in first.records]
+    path.unlink()
+    lines = Lines(path, {"shape": "toy"})
+    answers = iter([False, False, *[True] * 4])
+    assert run_all(load, SHAPES, grid, replays, QUICK, idle, lines, is_over=lambda: next(answers)) == 4
+    assert [record["kind"] for record in lines.records] == ["floor", "floor"]
     with pytest.raises(ValueError, match="measured with another shape"):
         Lines(path, {"shape": "other"})
     path.write_text("{}\n")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from tfm_lab.bench.model_clock import Clock, Run
-from tfm_lab.bench.model_steps import Configuration, Settings, build
+from tfm_lab.bench.model_steps import Configuration, Settings, build, refused
 from tfm_lab.engine import EngineModels
 from tfm_lab.planning.shapes import Shapes
 
@@ -136,8 +136,8 @@ def replay_decode(
         engine.schedule[: len(schedule)] = drafts[:, None]
         run = clock.record(engine.step, engine)
         seconds = clock.seconds(partial(_repeat, run, len(schedule)))
-    except (ValueError, RuntimeError) as error:
-        return record | {"refusal": str(error).split("\n")[0]}
+    except Exception as error:  # as for steps
+        return record | refused(error)
     emitted = (engine.length - engine.start_length).tolist()
     return record | {
         "tokens": emitted[0],

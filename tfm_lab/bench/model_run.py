@@ -154,23 +154,33 @@ def run_all(
     clock: Clock,
     lines: Lines,
     tick: Callable[[str], None] = lambda key: None,
-) -> None:
+    is_over: Callable[[], bool] = lambda: False,
+) -> int:
     """Measure everything that ``lines`` does not hold yet.
 
     Args:
         load: makes the models, when the first thing is left to measure.
         tick: called with the key of what comes next.
+        is_over: asked before each; whether to begin nothing more.
+
+    Returns:
+        How many were left out because it was over.
     """
     models: EngineModels | None = None
+    left = 0
     for key, measure in _work(shapes, grid, replays, settings, clock):
         tick(key)
         if lines.done(key):
+            continue
+        if is_over():
+            left += 1
             continue
         models = models or load()
         lines.add(measure(models))
         gc.collect()
         if clock.device == "cuda":
             torch.cuda.empty_cache()
+    return left
 
 
 def count_of(grid: Grid, replays: Replays) -> int:

@@ -1,8 +1,10 @@
 """One configuration of a full-size step: whole, by stage, and by what the target spends its time on."""
 
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -147,8 +149,16 @@ def measure_step(
     try:
         built = build(models, shapes, configuration, settings, clock)
         return record | _measured(built, shapes, settings, clock)
-    except (ValueError, RuntimeError) as error:
-        return record | {"refusal": str(error).split("\n")[0]}
+    except Exception as error:  # whatever a device or a foreign kernel raises: one configuration, not the run
+        return record | refused(error)
+
+
+def refused(error: Exception) -> dict[str, str]:
+    """Why a configuration has no figures: the first line of the error, and where in this project."""
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = next((frame for frame in reversed(frames) if "tfm_" in frame.filename), frames[-1])
+    sentence = str(error).strip().split("\n")[0] or type(error).__name__
+    return {"refusal": sentence, "error": type(error).__name__, "where": f"{Path(frame.filename).name}:{frame.lineno}"}
 
 
 def _measured(built: Built, shapes: Shapes, settings: Settings, clock: Clock) -> dict[str, Any]:

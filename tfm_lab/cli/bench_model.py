@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 @click.option("--temperature", default=0.0, show_default=True, help="Of the recorded acceptance.")
 @click.option("--replay-tokens", default=4096, show_default=True, help="Length of a decode; 0 for no replay.")
 @click.option("--replay-budget", default=63, show_default=True, help="Proposed nodes of trees in a replay.")
+@click.option("--minutes", default=0.0, help="Begin nothing more after this time; the same command goes on later.")
 @click.option("--device", default="cuda", show_default=True, help="cuda, or cpu for a trial.")
 @click.option("--dtype", default="bfloat16", show_default=True, help="Of weights and caches.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Write JSON and .md here.")
@@ -67,6 +68,7 @@ def model(
     temperature: float,
     replay_tokens: int,
     replay_budget: int,
+    minutes: float,
     device: str,
     dtype: str,
     out: Path | None,
@@ -83,6 +85,7 @@ def model(
       tfm-lab bench model --gdn triton,recurrent --out tfm_lab/results/model_h200.json
       tfm-lab bench model --lengths chain=3.3,ddtree=4.4,tfm=5.8 --out tfm_lab/results/model_h200.json
     """
+    import time
     from itertools import count
 
     from tfm_lab.bench.kernel_peers import installed_peers
@@ -94,6 +97,7 @@ def model(
     from tfm_lab.bench.model_weights import SHAPES, meta_models, random_models, shrunk, weight_bytes
     from tfm_lab.provenance import commit, device_name
 
+    started = time.monotonic()
     if shape not in SHAPES:
         raise ValueError(f"--shape knows no {shape!r}; use {', '.join(SHAPES)}")
     if device not in ("cuda", "cpu"):
@@ -136,10 +140,12 @@ def model(
     replays = Replays(laws, replay_tokens, pasts[0], replay_budget)
     done = count(1)
     with progress_bar("measuring", count_of(grid, replays)) as show:
-        run_all(
+        left = run_all(
             lambda: random_models(shapes, number, device), shapes, grid, replays, settings, clock, lines,
-            lambda key: show(next(done)),
+            lambda key: show(next(done)), lambda: 0.0 < minutes * 60.0 < time.monotonic() - started,
         )  # fmt: skip
+    if left:
+        click.echo(f"{left} are left: the same command goes on with them")
     for table in model_tables(lines.records):
         print_table(table.markdown())
     if out is not None:
