@@ -1,5 +1,6 @@
 """The engine through the fused kernels (interpreted where there is no GPU), and through a kernel that keeps states."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,13 +12,21 @@ from tfm_lab.bench.model_weights import fill_context, random_models, toy_shapes
 from tfm_lab.drafting import TreeConfig
 from tfm_lab.engine import Engine, EngineConfig
 from tfm_lab.engine.engine import MemoryBuilder
+from tfm_lab.models.config import FULL_ATTENTION, LINEAR_ATTENTION
+from tfm_lab.planning.shapes import Shapes
 
+SHAPES = toy_shapes()
+TWO_LAYERS = Shapes(
+    replace(SHAPES.target, layer_types=(LINEAR_ATTENTION, FULL_ATTENTION)),
+    replace(SHAPES.drafter, target_layers=2, tap_layers=(0, 1)),
+    SHAPES.weaver,
+)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def decoded(method: str, budget: int, implementation: str, builder: MemoryBuilder | None = None) -> Engine:
     """Two steps of two texts, two drafts accepted in each."""
-    models = random_models(toy_shapes(), torch.float32, DEVICE)
+    models = random_models(TWO_LAYERS, torch.float32, DEVICE)
     tree = TreeConfig(budget=budget, children=2, pool_size=8, max_depth=4)
     engine = Engine(models, EngineConfig(method, tree, batch=2, capacity=80, gdn=implementation), builder)
     fill_context(engine, 20)
@@ -51,7 +60,7 @@ def test_plain_decoding_through_the_kernels_is_plain_decoding():
 
 def test_a_state_per_node_gives_the_same_steps():
     reference = decoded("tfm", 5, "masked")
-    layout = toy_shapes().target.delta_net
+    layout = SHAPES.target.delta_net
     assert layout is not None
 
     def build(layers: int, batch: int, nodes: int, rows: int) -> RecurrentMemories:

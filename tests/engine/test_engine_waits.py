@@ -41,7 +41,7 @@ class NoWaits(TorchDispatchMode):
 
 
 def engine_of(models: EngineModels, method: str, **changes: Any) -> Engine:
-    tree = TreeConfig(budget=15, children=4, pool_size=32)
+    tree = TreeConfig(budget=5, children=4, width=2, pool_size=32)
     return Engine(models, EngineConfig(method, tree, batch=2, capacity=100, **changes))
 
 
