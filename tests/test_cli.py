@@ -222,3 +222,21 @@ def test_run_prints_every_problem_on_a_line_and_fails(
     monkeypatch.chdir(tmp_path)
     assert run("run", path.name, "--out", "report") == 1
     assert "failed 00_small: cell 5 of 5 (id cell-4, '[1]'): KeyError: 'gone'\n" in capsys.readouterr().out
+
+
+def test_run_shows_names_and_values_as_they_are_and_refuses_a_broken_history_before_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_notebook(
+        tmp_path, METRIC, "print(PROMPT)", name="odd [bold] #1", parameters='BUDGET = 16\nPROMPT = ""'
+    )
+    failed = Execution(None, "cell 1", (), 1.0, 1.0, 10**6)
+    monkeypatch.setattr("tfm_lab.runner.series.execute", lambda *arguments: failed)
+    monkeypatch.chdir(tmp_path)
+    assert run("run", path.name, "-p", "PROMPT", "[/INST]", "-p", "BUDGET", "16,32", "--out", "report") == 1
+    output = " ".join(capsys.readouterr().out.split())
+    for words in ("failed odd [bold] #1, PROMPT = [/INST]: cell 1", "Sweep of odd [bold] #1"):
+        assert words in output
+    Path("report/metrics.jsonl").write_text("{}\n{}\n")
+    assert run("run", path.name, "--out", "report") == 2
+    assert "metrics.jsonl, line 1" in capsys.readouterr().err

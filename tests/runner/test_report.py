@@ -1,7 +1,9 @@
 """The report folder and the rendering into a notebook, from an execution made by hand."""
 
 import json
+import re
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
@@ -17,11 +19,11 @@ from tfm_lab.runner.series import NotebookReport, find_notebooks, judge, prepare
 
 
 def report_of(
-    folder: Path, value: int = 32, given: dict[str, object] | None = None, failure: str = ""
+    folder: Path, value: int = 32, given: dict[str, object] | None = None, failure: str = "", name: str = "00_small"
 ) -> NotebookReport:
     folder.mkdir(exist_ok=True)
     (folder / "expected.toml").write_text(EXPECTED)
-    path = write_notebook(folder, METRIC)
+    path = write_notebook(folder, METRIC, name=name)
     executed = nbformat.read(path, as_version=4)
     metric = {"name": "budget.doubled", "value": value, "kind": "exact", "n": None}
     executed.cells[3].outputs = [
@@ -40,6 +42,12 @@ def test_a_report_shows_headlines_results_and_reasons(tmp_path: Path) -> None:
     assert "metric 32" in (tmp_path / "report" / "00_small.html").read_text()
     frozen = nbformat.read(tmp_path / "report" / "notebooks" / "00_small.ipynb", as_version=4)
     assert frozen.cells[3].execution_count is None
+
+
+def test_links_to_a_notebook_with_an_odd_name_work(tmp_path: Path) -> None:
+    index = write_report([report_of(tmp_path / "notebooks", name="50% #1")], tmp_path / "report")
+    links = re.findall(r'href="([^"]+)"', index.read_text())
+    assert {unquote(urlsplit(link).path) for link in links} >= {"50% #1.html", "notebooks/50% #1.ipynb"}
 
 
 def test_problems_are_listed_and_escaped(tmp_path: Path) -> None:

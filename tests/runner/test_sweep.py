@@ -176,3 +176,12 @@ def test_a_file_that_is_no_history_is_refused_with_its_line(line: str, tmp_path:
         file.write(line + "\n")
     with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2: this is no line"):
         read_history(path)
+
+
+def test_a_last_line_that_was_cut_off_is_passed_over_and_replaced(tmp_path: Path) -> None:
+    path = history_of(tmp_path, report_of(metric("a", 1.0)))
+    with path.open("a") as file:
+        file.write('{"notebook": "00_sm')
+    assert [line.value for line in read_history(path)] == [1.0]
+    history_of(tmp_path, report_of(metric("a", 2.0)))
+    assert [line.value for line in read_history(path)] == [1.0, 2.0]

@@ -94,6 +94,8 @@ def command(
         raise ValueError(f"--jobs must be at least 1, got {jobs}")
     history = None if compare is None else read_history(compare)
     check_writable(out / "index.html")
+    if (out / "metrics.jsonl").is_file():
+        read_history(out / "metrics.jsonl")  # the report adds to it: better refused now than after the runs
     limits = Limits(timeout, cell_timeout, threads)
     prepared = [job for path in find_notebooks(notebooks) for job in prepare_jobs(path, _by_name(parameters))]
     if history is not None:
@@ -110,7 +112,7 @@ def command(
     _print_sweeps(reports, console)
     if compared is not None:
         _print_differences(compared, console)
-    console.print(f"Report: {index}", soft_wrap=True, highlight=False)
+    console.print(f"Report: {index}", soft_wrap=True, highlight=False, markup=False)
     return int(not all(report.passed for report in reports) or any(item.is_regression for item in compared or ()))
 
 
@@ -126,33 +128,36 @@ def _run_with_progress(
     jobs: "list[NotebookJob]", limits: "Limits", at_a_time: int, console: "Console"
 ) -> "list[NotebookReport]":
     """Run the notebooks behind lines that show cell and time; leave one line with the result of each."""
+    from rich.markup import escape
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from tfm_lab.runner.reading import read_notebook
     from tfm_lab.runner.series import run_notebooks
 
     cells = [len(read_notebook(job.path).cells) for job in jobs]
+    titles = [escape(job.title) for job in jobs]
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        tasks = [progress.add_task(job.title, start=False, visible=False) for job in jobs]
+        tasks = [progress.add_task(title, start=False, visible=False) for title in titles]
 
         def show_cell(index: int, number: int) -> None:
             if number <= 1:
                 progress.start_task(tasks[index])
-            description = f"{jobs[index].title}  cell {number} of {cells[index]}"
+            description = f"{titles[index]}  cell {number} of {cells[index]}"
             progress.update(tasks[index], visible=True, description=description)
 
         def show_report(index: int, report: "NotebookReport") -> None:
             progress.update(tasks[index], visible=False)
             mark = "[green]passed[/]" if report.passed else "[bold red]failed[/]"
             seconds = report.execution.wall_seconds
-            progress.console.print(f"{mark} {jobs[index].title}  {seconds:.1f} s", highlight=False)
+            progress.console.print(f"{mark} {titles[index]}  {seconds:.1f} s", highlight=False)
 
         return run_notebooks(jobs, limits, at_a_time, show_cell, show_report)
 
 
 def _update(reports: "list[NotebookReport]", console: "Console") -> "list[NotebookReport]":
     """Update the expectations of all notebooks that ran to the end, show the changes, and judge again."""
+    from rich.markup import escape
     from rich.table import Table
 
     from tfm_lab.runner.report import number_text
@@ -168,7 +173,7 @@ def _update(reports: "list[NotebookReport]", console: "Console") -> "list[Notebo
     for change in changes:
         before = "new" if change.before is None else number_text(change.before)
         after = "removed" if change.after is None else number_text(change.after)
-        table.add_row(change.notebook, change.metric, before, after)
+        table.add_row(*map(escape, (change.notebook, change.metric, before, after)))
     console.print(table)
     return [judge(report.job, report.execution) for report in reports]
 
@@ -180,7 +185,7 @@ def _render(reports: "list[NotebookReport]", console: "Console") -> None:
         if report.passed:
             render_into_source(report)
         else:
-            console.print(f"{report.job.name} failed and keeps its old outputs", highlight=False)
+            console.print(f"{report.job.name} failed and keeps its old outputs", highlight=False, markup=False)
 
 
 def _print_summary(reports: "list[NotebookReport]", console: "Console") -> None:
@@ -194,7 +199,7 @@ def _print_summary(reports: "list[NotebookReport]", console: "Console") -> None:
     for report in reports:
         execution = report.execution
         table.add_row(
-            report.job.title,
+            escape(report.job.title),
             "[green]passed[/]" if report.passed else "[bold red]failed[/]",
             f"{execution.wall_seconds:.1f}",
             f"{execution.cpu_seconds:.1f}",
@@ -204,26 +209,31 @@ def _print_summary(reports: "list[NotebookReport]", console: "Console") -> None:
     console.print(table)
     for report in reports:
         for problem in report.problems:
-            console.print(f"[bold red]failed[/] {report.job.title}: {escape(problem)}", soft_wrap=True, highlight=False)
+            line = f"[bold red]failed[/] {escape(report.job.title)}: {escape(problem)}"
+            console.print(line, soft_wrap=True, highlight=False)
 
 
 def _print_sweeps(reports: "list[NotebookReport]", console: "Console") -> None:
     """One table for each notebook that ran more than once: a column for each run."""
+    from rich.markup import escape
     from rich.table import Table
 
     from tfm_lab.runner.report import number_text
     from tfm_lab.runner.sweep import sweep_tables
 
     for sweep in sweep_tables(reports):
-        table = Table(title=f"Sweep of {sweep.notebook}", box=None, show_header=False)
+        table = Table(title=f"Sweep of {escape(sweep.notebook)}", box=None, show_header=False)
         for index in range(len(sweep.rows) + 1):
             table.add_column(justify="right" if index else "left")
         for name, values in sweep.lines:
-            table.add_row(name, *("missing" if value is None else number_text(value) for value in values))
+            table.add_row(
+                escape(name), *("missing" if value is None else escape(number_text(value)) for value in values)
+            )
         console.print(table)
 
 
 def _print_differences(compared: "list[Difference]", console: "Console") -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from tfm_lab.runner.report import number_text
@@ -232,7 +242,7 @@ def _print_differences(compared: "list[Difference]", console: "Console") -> None
     title = f"Compared with the older run: {len(compared)} differences, {regressions} regressions"
     table = Table("notebook", "metric", "kind", "before", "now", "finding", title=title, box=None)
     for item in compared:
-        values = ("" if value is None else number_text(value) for value in (item.before, item.after))
+        values = ("" if value is None else escape(number_text(value)) for value in (item.before, item.after))
         mark = f"[bold red]{item.finding}[/]" if item.is_regression else item.finding
-        table.add_row(item.notebook, item.metric, item.kind, *values, mark)
+        table.add_row(escape(item.notebook), escape(item.metric), item.kind, *values, mark)
     console.print(table)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -64,13 +65,19 @@ class Difference:
 
 
 def append_history(reports: Sequence[NotebookReport], path: Path, run: Mapping[str, str]) -> None:
-    """Append a line for each number of ``reports``; ``run`` holds the time and the origin."""
+    """Append a line for each number of ``reports``; ``run`` holds the time and the origin.
+
+    A last line that an interruption left unfinished is replaced.
+    """
+    before = path.read_text() if path.exists() else ""
+    if before and not before.endswith("\n"):
+        path.write_text("".join(line + "\n" for line in _whole_lines(before)))
     with path.open("a") as history:
         history.writelines(json.dumps({**run, **line}) + "\n" for report in reports for line in _lines(report))
 
 
 def read_history(path: Path) -> list[PastMetric]:
-    """All lines, oldest first.
+    """All lines, oldest first; a last line that an interruption left unfinished is passed over.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -78,7 +85,7 @@ def read_history(path: Path) -> list[PastMetric]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no history {path}: name the metrics.jsonl of an earlier report")
-    return [_read_line(path, number, text) for number, text in enumerate(path.read_text().splitlines(), start=1)]
+    return [_read_line(path, number, text) for number, text in enumerate(_whole_lines(path.read_text()), start=1)]
 
 
 def check_comparable(jobs: Sequence[NotebookJob], history: Sequence[PastMetric]) -> None:
@@ -160,6 +167,15 @@ def _lines(report: NotebookReport) -> list[dict[str, Any]]:
         }
         for name, metric in report.metrics.items()
     ]
+
+
+def _whole_lines(text: str) -> list[str]:
+    """The lines of a history, without a last one that breaks off."""
+    *lines, rest = text.split("\n")
+    with suppress(ValueError):
+        json.loads(rest)
+        lines.append(rest)
+    return lines
 
 
 def _read_line(path: Path, number: int, text: str) -> PastMetric:
