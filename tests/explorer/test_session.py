@@ -118,3 +118,42 @@ def test_a_decode_that_breaks_is_told_and_the_next_one_can_start(monkeypatch: py
     session.decode(wait=True)
     assert session.message == "The decode failed: RuntimeError: no memory left"
     assert not session.is_busy
+
+
+def test_an_interrupted_decode_leaves_the_session_free() -> None:
+    def interrupt(name: str) -> None:
+        raise KeyboardInterrupt
+
+    session = ExplorerSession(SETTINGS, load_models=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        session.decode(wait=True)
+    assert (session.is_busy, session.message) == (False, "The decode was interrupted.")
+
+
+def test_who_waits_gets_the_decode_that_was_asked_for_and_kept_ones_are_not_pushed_off_the_screen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_end = threading.Event()
+
+    def slow(settings: Settings, models: object, tell: Callable, is_cancelled: Callable) -> Exploration:
+        assert settings.seed == 1 or may_end.wait(SECONDS)
+        return replace(exploration(), settings=settings)
+
+    monkeypatch.setattr(module, "explore", slow)
+    session = ExplorerSession(SETTINGS, load_models=lambda name: None)
+    session.decode(wait=True)
+    session.change(seed=2)
+    session.decode()
+    session.change(seed=1)
+    may_end.set()
+    session.join(SECONDS)
+    assert session.shown.settings.seed == session.state.wanted.seed == 1
+    may_end.clear()
+    session.change(seed=3)
+    session.decode()
+    session.change(seed=4)
+    threading.Timer(0.1, may_end.set).start()
+    session.decode(wait=True)
+    assert session.shown.settings.seed == 4
+    session.change(seed=3)
+    assert session.shown.settings.seed == 3, "the one that was running is kept too"

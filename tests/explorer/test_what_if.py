@@ -1,12 +1,15 @@
 """The budget by hand: the score is the expectation that enumeration gives, and its rivals are what they claim to be."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
-from explorer.small import toy_facts
+from explorer.small import exploration, toy_facts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tfm_lab.explorer.reducers import ExplorerState, Mode, place_best_first
+from tfm_lab.explorer.scenes import hides_target
 from tfm_lab.explorer.what_if import best_first, choices, score
 from tfm_lab.theory import MarkovWorld
 
@@ -64,3 +67,15 @@ def test_candidates_need_their_parent_and_budget() -> None:
     shares = [FACTS[path].weaver_path for path in offered]
     assert shares == sorted(shares, reverse=True)
     assert len(best_first(FACTS, 100, lambda node: node.weaver_path)) == len(FACTS) - 1
+
+
+def test_the_target_is_seen_once_no_node_can_be_placed_even_if_candidates_are_few() -> None:
+    shown = exploration()
+    few = {path: facts for path, facts in shown.rounds[0].facts.items() if len(path) < 2}
+    few = dict(list(few.items())[: shown.settings.budget])
+    shown = replace(shown, rounds=(replace(shown.rounds[0], facts=few),))
+    state = ExplorerState(shown.settings, mode=Mode.WHAT_IF)
+    assert hides_target(state, shown)
+    spent = place_best_first(state, shown)
+    assert len(spent.placed) < shown.settings.budget
+    assert not hides_target(spent, shown)

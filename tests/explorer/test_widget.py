@@ -1,6 +1,8 @@
 """The widget: every action has a control that keys reach, few messages per step, nothing left behind."""
 
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import ipywidgets as widgets
@@ -201,3 +203,38 @@ def test_still_pictures_show_what_the_explorer_shows() -> None:
     for picture in (lambda s: trees_picture(s, Mode.SIDE), node_picture):
         with pytest.raises(ValueError, match="nothing is decoded yet"):
             picture(ExplorerSession(SETTINGS))
+
+
+def test_a_text_that_ends_at_once_leaves_nothing_of_the_decode_before(explorer: TreeExplorer) -> None:
+    shown = exploration()
+    explorer.session._finish(replace(shown, rounds=(), pieces=shown.pieces[:1]), "")
+    assert "ended before the first target call" in explorer._words.value
+    assert (explorer._caption.value, explorer._bars.value, explorer._picture.value) == ("", "", "")
+    assert list(explorer._drawing.children) == [explorer._picture]
+    explorer.session._finish(shown, "")
+    assert explorer._caption.value
+    assert explorer._picture.value or explorer._figure.widget in explorer._drawing.children
+
+
+def test_settings_that_no_control_offers_are_shown_all_the_same(explorer: TreeExplorer) -> None:
+    explorer.session.change(pool=7, target="my_folder")
+    assert (explorer._settings["pool"].value, explorer._settings["target"].value) == (7, "my_folder")
+
+
+def test_what_the_learner_does_while_a_decode_comes_in_is_not_lost(explorer: TreeExplorer) -> None:
+    drawing, may_draw = threading.Event(), threading.Event()
+    draw = explorer._draw
+
+    def slow(picture: object) -> None:
+        drawing.set()
+        assert may_draw.wait(30)
+        draw(picture)
+
+    explorer._draw = slow
+    worker = threading.Thread(target=explorer.session._finish, args=(replace(exploration()), ""))
+    worker.start()
+    assert drawing.wait(30)
+    threading.Timer(0.1, may_draw.set).start()
+    explorer._settings["seed"].value = 77
+    worker.join(30)
+    assert explorer.session.state.wanted.seed == explorer._settings["seed"].value == 77

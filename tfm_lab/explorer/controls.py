@@ -49,6 +49,15 @@ def setting_controls(settings: Settings, targets: tuple[str, ...]) -> dict[str, 
     }  # fmt: skip
 
 
+def show_value(control: Any, value: Any) -> None:
+    """Set a control of ``setting_controls``; a choice that is not among its options becomes one."""
+    if isinstance(control, widgets.SelectionSlider) and value not in control.options:
+        control.options = sorted({*control.options, value})
+    elif control.description == "target" and value not in control.options:
+        control.options = (*control.options, value)
+    control.value = value
+
+
 def mode_switch() -> widgets.ToggleButtons:
     """One method, side by side, or what if."""
     return widgets.ToggleButtons(

@@ -115,7 +115,11 @@ def describe_node(state: ExplorerState, shown: Exploration) -> str:
 def hides_target(state: ExplorerState, shown: Exploration) -> bool:
     """Whether the learner is still to do without the target's probabilities: while there is a node to place by hand."""
     here = current(state, shown)
-    return state.mode is Mode.WHAT_IF and here is not None and bool(choices(here.facts, state.placed, shown.settings.budget))
+    return (
+        state.mode is Mode.WHAT_IF
+        and here is not None
+        and bool(choices(here.facts, state.placed, shown.settings.budget))
+    )
 
 
 def where_selected(state: ExplorerState, shown: Exploration) -> dict[str, str]:

@@ -15,6 +15,7 @@ from tfm_lab.explorer.exploring import Progress, explore
 from tfm_lab.explorer.records import Exploration
 from tfm_lab.explorer.reducers import ExplorerState, Reducer, arrive, want
 from tfm_lab.explorer.settings import Settings, load
+from tfm_lab.show.views import counted
 
 KEPT = 24
 CHANGED = "The settings have changed: press Decode to see their trees."
@@ -64,8 +65,11 @@ class ExplorerSession(traitlets.HasTraits):
         """Decode with the wanted settings, unless that was done before or a decode is running.
 
         Args:
-            wait: do it here and now, not in a thread; for cells whose output is to be complete.
+            wait: do it here and now, not in a thread, after a decode that is running; for cells whose output is to be
+                complete.
         """
+        if wait:
+            self.join()
         with self._lock:
             if self.is_busy or self._show_if_kept():
                 return
@@ -95,12 +99,16 @@ class ExplorerSession(traitlets.HasTraits):
             self._finish(None, str(error))
         except Exception as error:
             self._finish(None, f"The decode failed: {type(error).__name__}: {error}")
+        except BaseException:
+            self._finish(None, "The decode was interrupted.")
+            raise
         else:
             if not self._cancelled.is_set():
                 self._keep(found)
-                self._finish(found, f"Decoded {len(found.trace.tokens)} tokens in {found.trace.target_calls} calls.")
+                self._finish(found, f"Decoded {_extent(found)}.")
             elif found.rounds:
-                self._finish(found, f"Cancelled after {found.trace.target_calls} target calls, which are shown.")
+                calls = counted(found.trace.target_calls, "target call")
+                self._finish(found, f"Cancelled after {calls}; what there is is shown.")
             else:
                 self._finish(None, "Cancelled before the first target call.")
 
@@ -116,7 +124,14 @@ class ExplorerSession(traitlets.HasTraits):
                 self._kept.popitem(last=False)
 
     def _finish(self, found: Exploration | None, message: str) -> None:
+        """Show what came, unless the decode of the settings that are wanted by now is on the screen already."""
         with self._lock:
+            wanted = self.state.wanted
+            if found is not None and found.settings != wanted:
+                if self.shown is not None and self.shown.settings == wanted:
+                    found, message = None, self.message
+                else:
+                    message = f"{message} {CHANGED}"
             if found is not None:
                 self._show(found)
             self.progress, self.is_busy, self.message = None, False, message
@@ -136,5 +151,9 @@ class ExplorerSession(traitlets.HasTraits):
         self._kept.move_to_end(found.settings)
         if found is not self.shown:
             self._show(found)
-        self.message = f"Decoded {len(found.trace.tokens)} tokens in {found.trace.target_calls} calls (kept)."
+        self.message = f"Decoded {_extent(found)} (kept)."
         return True
+
+
+def _extent(found: Exploration) -> str:
+    return f"{counted(len(found.trace.tokens), 'token')} in {counted(found.trace.target_calls, 'call')}"

@@ -1,5 +1,6 @@
 """The explorer's widget: controls, tree, bars, tables and words around an :class:`ExplorerSession`. Wiring only."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
@@ -8,7 +9,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from tfm_lab.explorer import reducers
-from tfm_lab.explorer.controls import SCROLLED, WRAPPED, button, mode_switch, setting_controls, stepper
+from tfm_lab.explorer.controls import SCROLLED, WRAPPED, button, mode_switch, setting_controls, show_value, stepper
 from tfm_lab.explorer.law_picture import law_svg
 from tfm_lab.explorer.reducers import Mode, current, leading
 from tfm_lab.explorer.scenes import Scene, describe, hides_target, name, node_options, scene
@@ -23,7 +24,7 @@ PAGE_COLOURS = (
     "<style>.tfm-explorer .scatterlayer text, .tfm-explorer .infolayer text "
     "{fill: var(--jp-ui-font-color1, currentColor) !important;}</style>"
 )
-HIDDEN = "The target's truth is hidden until the whole budget is spent."
+HIDDEN = "The target's truth is hidden until the budget is spent or no candidate is left."
 
 
 class TreeExplorer(widgets.VBox):
@@ -46,7 +47,8 @@ class TreeExplorer(widgets.VBox):
         self.session = session or ExplorerSession()
         self._uses_plotly = backend == "plotly" or (backend == "auto" and has_live_front_end())
         self._figure: TreeFigure | None = None
-        self._is_refreshing = self._is_dismissed = False
+        self._is_dismissed = False
+        self._refreshing_thread: int | None = None
         self._settings = setting_controls(self.session.state.wanted, targets())
         self._decode = button("Decode", "decode with these settings")
         self._cancel = button("Cancel", "stop after the present target call; what was decoded is shown")
@@ -99,6 +101,8 @@ class TreeExplorer(widgets.VBox):
         self.session.unobserve(self._on_work, ["progress", "is_busy", "message"])
         close_all(self)
         close_all(self._picture)
+        if self._figure is not None:
+            close_all(self._figure.widget)
 
     def _arranged(self) -> list[widgets.Widget]:
         settings = self._settings
@@ -157,8 +161,11 @@ class TreeExplorer(widgets.VBox):
         session.observe(self._on_work, ["progress", "is_busy", "message"])
 
     def _told(self, act: Any) -> Any:
-        """An observer that is deaf while the explorer itself moves its controls."""
-        return lambda change: None if self._is_refreshing else act(change["new"])
+        """An observer that is deaf to the explorer's own moves of its controls.
+
+        A decode that has come in moves them in its own thread; what the learner does meanwhile counts.
+        """
+        return lambda change: None if self._refreshing_thread == threading.get_ident() else act(change["new"])
 
     def _chosen(self, path: Any) -> None:
         if path is not None:
@@ -190,11 +197,11 @@ class TreeExplorer(widgets.VBox):
 
     @contextmanager
     def _refreshing(self) -> Iterator[None]:
-        was, self._is_refreshing = self._is_refreshing, True
+        was, self._refreshing_thread = self._refreshing_thread, threading.get_ident()
         try:
             yield
         finally:
-            self._is_refreshing = was
+            self._refreshing_thread = was
 
     def _refresh(self) -> None:
         state, shown = self.session.state, self.session.shown
@@ -203,11 +210,12 @@ class TreeExplorer(widgets.VBox):
             if picture is not None:
                 self._draw(picture)  # before the rest: it is what the eye waits for
             for setting, control in self._settings.items():
-                control.value = getattr(state.wanted, setting)
+                show_value(control, getattr(state.wanted, setting))
             self._move_controls()
             self._words.value = f'<div role="status">{escape(describe(state, shown))}</div>'
             self._by_hand.layout.display = "flex" if state.mode is Mode.WHAT_IF else "none"
             if shown is None or here is None or picture is None:
+                self._clear_pictures()
                 return
             self._caption.value, self._side.value = caption_html(state, shown), side_html(state, shown)
             self._nodes.value = nodes_table(state, shown) if state.as_table else ""
@@ -216,6 +224,11 @@ class TreeExplorer(widgets.VBox):
                 if hides_target(state, shown)
                 else law_svg(here.facts[state.path].law, name(state.path, shown), standalone=False)
             )
+
+    def _clear_pictures(self) -> None:
+        self._drawing.children = [self._picture]
+        for part in (self._caption, self._side, self._bars, self._nodes, self._picture):
+            part.value = ""
 
     def _move_controls(self) -> None:
         state, shown = self.session.state, self.session.shown
@@ -244,6 +257,7 @@ class TreeExplorer(widgets.VBox):
             self._drawing.children = [self._figure.widget]
         else:
             self._figure.show(picture.view)
+            self._drawing.children = [self._figure.widget]
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         """The widget view, with SVG and words beside it for places where no widget can live."""
