@@ -30,6 +30,7 @@ ORDERS = (
     Order("the grandparent is there, the parent is not", ((3,), (3, 1, 4), (3, 1))),
     Order("two orphans", ((2,), (4, 1), (2, 5), (6, 1, 1))),
     Order("sorted by depth, and yet an orphan", ((3,), (1,), (5, 2), (3, 1, 4))),
+    Order("the parent's token is there, below another node", ((3,), (1,), (3, 4), (1, 4, 2))),
 )
 
 Finder = Callable[[list[TokenPath]], int]
@@ -65,6 +66,14 @@ def wrong_any_ancestor(paths: Sequence[TokenPath]) -> int:
 
 def wrong_next_to_parent(paths: Sequence[TokenPath]) -> int:
     return next((p for p, path in enumerate(paths) if len(path) > 1 and paths[p - 1] != path[:-1]), -1)
+
+
+def wrong_by_token(paths: Sequence[TokenPath]) -> int:
+    def has_token(place: int) -> bool:
+        path = paths[place]
+        return len(path) == 1 or any(len(p) == len(path) - 1 and p[-1] == path[-2] for p in paths[:place])
+
+    return next((place for place in range(len(paths)) if not has_token(place)), -1)
 
 
 def wrong_last(paths: Sequence[TokenPath]) -> int:
@@ -110,6 +119,9 @@ ORDER = Exercise(
         ),
         Misconception("Any ancestor will do. A node hangs from its parent.", wrong_any_ancestor),
         Misconception("The parent stands right before its child: true in a chain only.", wrong_next_to_parent),
+        Misconception(
+            "A node with the parent's token is there, but below another node. A node is its whole path.", wrong_by_token
+        ),
         Misconception("This is the last orphan, not the first one.", wrong_last),
     ),
 )

@@ -34,10 +34,10 @@ GROWTHS = (
 
 
 class Drafter:
-    """A drafter that knows the world, and counts its calls."""
+    """A drafter that knows the world, counts its calls, and remembers the longest path that it was asked about."""
 
     def __init__(self, world: HiddenWorld) -> None:
-        self._world, self.calls = world, 0
+        self._world, self.calls, self.longest = world, 0, 0
 
     def __call__(self, paths: Sequence[TokenPath]) -> list[list[float]]:
         """The next token's probabilities after each path.
@@ -48,37 +48,48 @@ class Drafter:
         self.calls += 1
         if self.calls > MOST_CALLS:
             raise ValueError(f"more than {MOST_CALLS} calls for one tree: does it ever stop?")
+        self.longest = max([self.longest, *map(len, paths)])
         return [self._world.conditional(tuple(path)).tolist() for path in paths]
 
 
 Grow = Callable[[Ask, int, int, int], Sequence[TokenPath]]
 
 
-def run(answer: Grow, case: GrowthCase) -> tuple[list[TokenPath], int]:
-    """The paths that an answer adds, and the drafter calls that it took."""
+class Grown(NamedTuple):
+    """The paths that an answer adds, the drafter calls that it took, and the longest path that it asked about."""
+
+    paths: list[TokenPath]
+    calls: int
+    longest: int
+
+
+def run(answer: Grow, case: GrowthCase) -> Grown:
+    """Let an answer grow the tree of a case."""
     drafter = Drafter(case.world)
     paths = answer(drafter, case.budget, case.width, case.depth)
-    return [tuple(int(token) for token in path) for path in paths], drafter.calls
+    return Grown([tuple(int(token) for token in path) for path in paths], drafter.calls, drafter.longest)
 
 
-def _each(complaint: Callable[[GrowthCase, list[TokenPath], int], str]) -> Callable[[Grow], str]:
-    return lambda answer: failing(GROWTHS, lambda case: complaint(case, *run(answer, case)))
+def _each(complaint: Callable[[GrowthCase, Grown], str]) -> Callable[[Grow], str]:
+    return lambda answer: failing(GROWTHS, lambda case: complaint(case, run(answer, case)))
 
 
-def _spends(case: GrowthCase, paths: list[TokenPath], calls: int) -> str:
+def _spends(case: GrowthCase, grown: Grown) -> str:
+    paths = grown.paths
     if len(set(paths)) != len(paths) or len(paths) != case.budget:
         return f"{len(set(paths))} different paths for a budget of {case.budget}"
     deepest = max(map(len, paths))
     return "" if deepest <= case.depth else f"a path of {deepest} tokens, where {case.depth} are allowed"
 
 
-def _is_in_order(case: GrowthCase, paths: list[TokenPath], calls: int) -> str:
+def _is_in_order(case: GrowthCase, grown: Grown) -> str:
+    paths = grown.paths
     place = first_orphan(paths)
     return "" if place < 0 else f"{paths[place]} stands without, or before, its parent {paths[place][:-1]}"
 
 
-def _takes_the_best(case: GrowthCase, paths: list[TokenPath], calls: int) -> str:
-    right = run(grow, case)[0]
+def _takes_the_best(case: GrowthCase, grown: Grown) -> str:
+    paths, right = grown.paths, run(grow, case).paths
     place = next((place for place, pair in enumerate(zip(paths, right, strict=False)) if pair[0] != pair[1]), None)
     if place is None:
         return ""
@@ -86,9 +97,15 @@ def _takes_the_best(case: GrowthCase, paths: list[TokenPath], calls: int) -> str
     return f"node {place + 1} is {paths[place]} ({chances[0]:.4f}), not {right[place]} ({chances[1]:.4f})"
 
 
-def _calls_once_a_round(case: GrowthCase, paths: list[TokenPath], calls: int) -> str:
-    right = run(grow, case)[1]
-    return "" if calls == right else f"{calls} drafter calls, not {right}"
+def _calls_once_a_round(case: GrowthCase, grown: Grown) -> str:
+    right = run(grow, case).calls
+    return "" if grown.calls == right else f"{grown.calls} drafter calls, not {right}"
+
+
+def _asks_nothing_in_vain(case: GrowthCase, grown: Grown) -> str:
+    if grown.longest < case.depth:
+        return ""
+    return f"a path of {grown.longest} tokens is asked about, and none may be longer than {case.depth}"
 
 
 def _chance(world: HiddenWorld, path: TokenPath) -> float:
@@ -152,6 +169,18 @@ def wrong_one_parent(ask: Ask, budget: int, width: int, depth: int) -> list[Toke
     return found
 
 
+def wrong_deepest_asked(ask: Ask, budget: int, width: int, depth: int) -> list[TokenPath]:
+    found: list[TokenPath] = []
+    frontier: list[Offer] = []
+    fresh: list[Offer] = [(1.0, ())]
+    while len(found) < budget:
+        frontier += [offer for offer in _offers(ask, fresh) if len(offer[1]) <= depth]
+        frontier.sort(reverse=True)
+        fresh, frontier = _split(frontier, min(width, budget - len(found)))
+        found += [path for _, path in fresh]
+    return found
+
+
 def wrong_root_counts(ask: Ask, budget: int, width: int, depth: int) -> list[TokenPath]:
     return grow(ask, budget - 1, width, depth)
 
@@ -190,6 +219,7 @@ GROW = Exercise(
         Property("parents come before their children", _each(_is_in_order)),
         Property("every round adds the most probable paths that wait, best first", _each(_takes_the_best)),
         Property("one call for all nodes of a round, and none after the last", _each(_calls_once_a_round)),
+        Property("nobody asks about a path that can have no children", _each(_asks_nothing_in_vain)),
     ),
     behaviour=lambda answer: [list(run(answer, case)) for case in GROWTHS],
     misconceptions=(
@@ -206,6 +236,10 @@ GROW = Exercise(
         Misconception("Beam search: what is not taken in a round is thrown away. It must go on waiting.", wrong_beam),
         Misconception(
             "w children of the best node. A round takes the w best paths, whoever their parents are.", wrong_one_parent
+        ),
+        Misconception(
+            "The deepest nodes are asked about, and their children thrown away: that is a Weaver's row for nothing.",
+            wrong_deepest_asked,
         ),
         Misconception("The root is counted. The budget is that of proposed tokens.", wrong_root_counts),
     ),
