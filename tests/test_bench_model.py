@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -240,6 +241,9 @@ def test_a_broken_run_goes_on_where_it_stopped(models: EngineModels, tmp_path: P
     idle = CountingClock()
     assert go(idle).records == first.records
     assert (idle.runs, len(loads)) == (0, 1)
+    replays = Replays((replace(law, at_least=(0.25,)),), 3, 40, 15)
+    assert len(go(CountingClock()).records) == 7, "a decode of other lengths is another one"
+    replays = Replays((law,), 3, 40, 15)
     whole = path.read_text().splitlines()
     path.write_text("\n".join(whole[:3]) + "\n" + whole[3][:20])  # killed while writing
     again = go(CountingClock())

@@ -148,6 +148,18 @@ def test_what_it_cannot_do_is_refused_with_a_sentence(hybrid: Bundle, prompt: li
         capture(engine)
 
 
+def test_a_text_ends_with_the_context_of_the_model(hybrid: Bundle) -> None:
+    most = hybrid.target.config.max_positions
+    text = (hybrid.encode("one two three ") * most)[: most - 2]
+    engine = engine_for(hybrid, "ar", capacity=2 * most)
+    engine.start([text])
+    assert engine.decode(2) == [list(autoregressive_decode(hybrid.target, text, DecodeConfig(8)).tokens)]
+    with pytest.raises(ValueError, match=f"outgrown a context of {most} tokens: shorten the text"):
+        engine.decode(4)
+    with pytest.raises(ValueError, match=f"leaves no room in a context of {most} tokens"):
+        engine.start([[*text, 1, 1]])
+
+
 def paths(tokens: list[int], parents: list[int]) -> set[tuple[int, ...]]:
     return paths_of(DraftTree.from_parents(tokens, parents))
 

@@ -122,7 +122,7 @@ def replay_decode(
     have; the record says how many tokens were emitted, and speeds are those of emitted tokens.
     """
     record: dict[str, Any] = {
-        "kind": "replay", "key": replay_key(configuration, law.suite, tokens), **asdict(configuration),
+        "kind": "replay", "key": replay_key(configuration, law, tokens), **asdict(configuration),
         "suite": law.suite, "source": law.source, "recorded_budget": law.budget, "label": LABEL,
         "mean_emitted_recorded": law.mean_emitted,
     }  # fmt: skip
@@ -156,9 +156,10 @@ def _repeat(run: Run, times: int) -> None:
         run()
 
 
-def replay_key(configuration: Configuration, suite: str, tokens: int) -> str:
-    """Identifies a replay in a file of results."""
-    return f"replay {suite} {tokens} tokens, {configuration.key}"
+def replay_key(configuration: Configuration, law: Acceptance, tokens: int) -> str:
+    """Identifies a replay in a file of results: decodes under another law of acceptance are others."""
+    lengths = f"{law.mean_emitted:.6g} per step ({law.source})"
+    return f"replay {law.suite} {lengths} {tokens} tokens, {configuration.key}"
 
 
 def _summaries(path: Path, temperature: float) -> list[Acceptance]:

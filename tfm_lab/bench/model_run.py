@@ -203,7 +203,7 @@ def _work(
         )
     for configuration, law in replays.decodes(grid):
         yield (
-            replay_key(configuration, law.suite, replays.tokens),
+            replay_key(configuration, law, replays.tokens),
             lambda models, configuration=configuration, law=law: replay_decode(
                 models, shapes, configuration, law, replays.tokens, _roomy(settings, replays.tokens), clock
             ),

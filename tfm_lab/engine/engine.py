@@ -76,7 +76,9 @@ class Engine:
                     depth, drafts, table, fusing,
                 )  # fmt: skip
         self._depth_first, self._tree_mask, self._walk = fusing(depth_first), fusing(tree_mask), fusing(walk)
-        self._depth, self._room = depth, self.capacity - max(self.nodes, drafts_of(models))
+        block = 0 if self.block is None else drafts_of(models)
+        self._depth, self._most = depth, target.config.max_positions - depth - 1
+        self._room = min(self._most, self.capacity - max(self.nodes, block))
         self.length = torch.zeros(batch, dtype=torch.long, device=device)
         self.start_length = torch.zeros_like(self.length)
         self.text = torch.zeros(batch, self.capacity + depth + 2, dtype=torch.long, device=device)
@@ -123,9 +125,7 @@ class Engine:
             raise ValueError(f"this engine decodes {self.config.batch} texts, got {len(prompts)} prompts")
         for row, prompt in enumerate(prompts):
             if len(prompt) > self._room:
-                raise ValueError(
-                    f"a prompt of {len(prompt)} tokens leaves no room in a cache of {self.capacity}: raise the capacity"
-                )
+                raise ValueError(f"a prompt of {len(prompt)} tokens leaves no room in {self._limit()}")
             self._take_over(row, prompt)
         if self.rows.memories is not None:
             self.rows.memories.reset()
@@ -144,14 +144,20 @@ class Engine:
             run: in place of ``step``, for example the replay of its graph.
 
         Raises:
-            ValueError: if a text would outgrow the cache.
+            ValueError: if a text would outgrow the cache or the model's context.
         """
         run = run or self.step
         while len(self.tokens_of_shortest()) < new_tokens:
             if int(self.length.max()) > self._room:
-                raise ValueError(f"the texts have outgrown the cache of {self.capacity} rows: raise the capacity")
+                raise ValueError(f"the texts have outgrown {self._limit()}")
             run()
         return [self.tokens(row)[:new_tokens] for row in range(self.config.batch)]
+
+    def _limit(self) -> str:
+        """What a text is too long for, and what to do about it."""
+        if self._room == self._most:
+            return f"a context of {self.models.target.config.max_positions} tokens: shorten the text"
+        return f"a cache of {self.capacity}: raise the capacity"
 
     def tokens_of_shortest(self) -> list[int]:
         """New tokens of the text that has the fewest."""
