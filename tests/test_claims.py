@@ -100,6 +100,7 @@ def test_a_result_comes_with_error_device_and_threshold(tmp_path: Path, results:
     assert (found.code, found.href) == ("tfm-lab evaluate", "../tfm_lab/results/gains.json")
     (found,) = find(replace(BLANK, evidence=(replace(GAIN, error=("low", "high"), percent=False),)), tmp_path)
     assert found.finding.error == pytest.approx(0.15)
+    assert found.text == "0.3 [0.1, 0.4]"
     assert found.finding.reaches is None
     results["provenance"]["device"] = ""
     (found,) = find(replace(BLANK, evidence=(replace(GAIN, error=()),)), tmp_path)
@@ -117,4 +118,5 @@ def test_every_objection_can_be_raised() -> None:
     raised |= objections(Examined.MEASURED, Outcome.HOLDS, [])
     raised |= objections(Examined.PROVED, Outcome.HOLDS, [Finding(1.0, "info")])
     raised |= objections(Examined.NOT_REPRODUCED, Outcome.HOLDS, [])
+    raised |= objections(Examined.COMPUTED, Outcome.HOLDS, [Finding(1.0, "exact", is_count=True)])
     assert raised == set(OBJECTIONS)

@@ -85,15 +85,17 @@ def _result(link: ResultLink, threshold: float | None) -> Found:
     data = _result_file(link.file)
     parent = _follow(data, link.path[:-1], link)
     value = _follow(parent, link.path[-1:], link)
-    error = None
-    if len(link.error) == 2:
-        error = (_follow(parent, link.error[1:], link) - _follow(parent, link.error[:1], link)) / 2
-    elif link.error:
-        error = _follow(parent, link.error, link)
     made = data["provenance"]
     scale, unit = (100, " %") if link.percent else (1, "")
     text = f"{scale * value:+.1f}{unit}" if link.percent else _number(value)
-    text += f" ± {scale * error:.2g}{unit}" if error is not None else ""
+    error = None
+    if len(link.error) == 2:
+        low, high = (_follow(parent, (end,), link) for end in link.error)
+        error = (high - low) / 2
+        text += f" [{scale * low:.3g}, {scale * high:.3g}]"
+    elif link.error:
+        error = _follow(parent, link.error, link)
+        text += f" ± {scale * error:.2g}{unit}"
     finding = Finding(
         float(value), "measured", error, not link.error, made["device"], threshold if link.percent else None
     )

@@ -11,6 +11,7 @@ OBJECTIONS: Mapping[str, str] = MappingProxyType(
         "no proof": "it is called proved, but no number behind it is exact or an identity",
         "no device": "a measured number does not say what computed it",
         "no error": "a measured number comes without its error",
+        "only computed": "it is said to hold, but comes from the paper's own numbers, which cannot confirm themselves",
         "falls short": "it is said to hold, but a number stays below what is claimed",
         "not asked": "it is called not reproduced, yet said to hold",
     }
@@ -34,6 +35,8 @@ def objections(examined: Examined, outcome: Outcome, findings: Sequence[Finding]
         raised.add("no evidence")
     elif examined is Examined.PROVED and not any(item.kind in PROOF_KINDS for item in findings):
         raised.add("no proof")
+    if examined is Examined.COMPUTED and outcome is Outcome.HOLDS:
+        raised.add("only computed")
     for item in findings:
         if item.kind == "measured" and not item.device:
             raised.add("no device")

@@ -8,9 +8,11 @@ from tfm_lab.lessons.exercise import Exercise, Misconception, Property
 from tfm_lab.lessons.properties import failing
 
 PROVED, MEASURED, NOT_REPRODUCED = Examined.PROVED, Examined.MEASURED, Examined.NOT_REPRODUCED
-HOLDS, FALLS_SHORT, OPEN = Outcome.HOLDS, Outcome.FALLS_SHORT, Outcome.OPEN
+COMPUTED = Examined.COMPUTED
+HOLDS, PARTLY, FALLS_SHORT, OPEN = Outcome.HOLDS, Outcome.PARTLY, Outcome.FALLS_SHORT, Outcome.OPEN
 
 _IDENTITY = Finding(1e-16, "identity", is_count=True)
+_EXACT = Finding(1.42, "exact", is_count=True)
 _SECONDS = Finding(3.0, "info")
 _GAIN = Finding(0.26, "measured", 0.02, device="a CPU", reaches=0.32)
 _COUNT = Finding(200.0, "measured", is_count=True, device="a CPU")
@@ -31,6 +33,7 @@ SOUND = (
     Entry("a count needs no error", MEASURED, HOLDS, (_COUNT,)),
     Entry("nothing was done, and that is said", NOT_REPRODUCED, OPEN, ()),
     Entry("a time beside an identity", PROVED, HOLDS, (_IDENTITY, _SECONDS)),
+    Entry("arithmetic on published numbers, in part", COMPUTED, PARTLY, (_EXACT,)),
     Entry(
         "just reached",
         MEASURED,
@@ -45,6 +48,7 @@ UNSOUND = (
     Entry("one number without an error", MEASURED, HOLDS, (Finding(1.5, "measured", device="a GPU"),)),
     Entry("too small, and yet it holds", MEASURED, HOLDS, (_GAIN,)),
     Entry("not reproduced, and yet it holds", NOT_REPRODUCED, HOLDS, ()),
+    Entry("the paper's own numbers, and yet it holds", COMPUTED, HOLDS, (_EXACT,)),
 )
 SEVERAL = (
     Entry(
@@ -82,6 +86,10 @@ def wrong_any_number_proves(examined: Examined, outcome: Outcome, findings: Sequ
     return objections(examined, outcome, findings) - {"no proof"}
 
 
+def wrong_exact_is_enough(examined: Examined, outcome: Outcome, findings: Sequence[Finding]) -> set[str]:
+    return objections(examined, outcome, findings) - {"only computed"}
+
+
 def _same_as(cases: tuple[Entry, ...]) -> Callable[[Any], str]:
     def complaint(answer: Any) -> str:
         def one(case: Entry) -> str:
@@ -108,18 +116,18 @@ REFEREE = Exercise(
     "ledger. <code>examined</code> and <code>outcome</code> are members of <code>Examined</code> and "
     "<code>Outcome</code>; each of the <code>findings</code> has <code>value</code>, <code>kind</code>, "
     "<code>error</code> (or None), <code>is_count</code>, <code>device</code> (or empty) and <code>reaches</code> (or "
-    "None). The six objections:<ul><li><code>not asked</code>: not reproduced, and the outcome is anything but "
+    "None). The seven objections:<ul><li><code>not asked</code>: not reproduced, and the outcome is anything but "
     "open;</li><li><code>no evidence</code>: examined, without a finding;</li><li><code>no proof</code>: proved, with "
-    "findings of which none is of kind exact or identity;</li><li><code>no device</code>: a finding of kind measured "
-    "names none;</li><li><code>no error</code>: a finding of kind measured has none and is no "
-    "count;</li><li><code>falls short</code>: the outcome is holds, and a value is below what it has to "
-    "reach.</li></ul>",
+    "findings of which none is of kind exact or identity;</li><li><code>only computed</code>: computed from published "
+    "numbers, and the outcome is holds;</li><li><code>no device</code>: a finding of kind measured names "
+    "none;</li><li><code>no error</code>: a finding of kind measured has none and is no count;</li><li><code>falls "
+    "short</code>: the outcome is holds, and a value is below what it has to reach.</li></ul>",
     difficulty=2,
     importance=2,
     minutes=12,
     reread="The ledger",
     hints=(
-        "Three objections look at the entry as a whole, three at every single finding.",
+        "Four objections look at the entry as a whole, three at every single finding.",
         "First decide the entry: <code>if examined is Examined.NOT_REPRODUCED: ... elif not findings: ... elif "
         "...</code>. Then one loop over the findings.",
         "In the loop: <code>if item.kind == 'measured' and not item.device: raised.add('no device')</code>, and two "
@@ -157,6 +165,11 @@ REFEREE = Exercise(
             "It takes any number for a proof. A time or a trained value shows that something happened, not that it "
             "must.",
             wrong_any_number_proves,
+        ),
+        Misconception(
+            "It lets the paper confirm itself. Exact arithmetic on published numbers shows what they imply, not that "
+            "they are true.",
+            wrong_exact_is_enough,
         ),
     ),
 )
