@@ -45,7 +45,9 @@ def test_the_command_lists_judges_and_fails(
     assert "01.accept_prob" in (listed := capsys.readouterr().out)
     assert "02." not in listed
     assert run("exercises", "01.accept_prob", "--mutants", "--out", "table.md") == 0
-    assert Path("table.md").read_text() == mutants_markdown(judge_mutants([COIN]))
+    written = Path("table.md").read_text()
+    assert written.endswith("\n\n" + mutants_markdown(judge_mutants([COIN])))
+    assert "commit" in written.splitlines()[2]
     assert "0 that a check does not recognise" in capsys.readouterr().out
     monkeypatch.setattr("tfm_lab.lessons.EXERCISES", {LENIENT.name: LENIENT})
     assert run("exercises", "--mutants") == 1

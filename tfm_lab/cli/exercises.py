@@ -36,6 +36,7 @@ def command(names: tuple[str, ...], mutants: bool, out: Path | None) -> int:
     from tfm_lab.lessons import EXERCISES
     from tfm_lab.lessons.interpreting import can_interpret
     from tfm_lab.lessons.mutants import judge_mutants, mutants_markdown
+    from tfm_lab.provenance import describe_run
 
     if out is not None and not mutants:
         raise ValueError("--out writes the table of --mutants: add --mutants")
@@ -66,5 +67,7 @@ def command(names: tuple[str, ...], mutants: bool, out: Path | None) -> int:
     failed = sum(not row.passed for row in rows)
     console.print(f"{len(rows)} wrong answers of {len(chosen)} exercises, {failed} that a check does not recognise")
     if out is not None:
-        out.write_text(mutants_markdown(rows))
+        made = describe_run("cpu")
+        origin = f"{made['command']}, {made['date']}, commit {made['commit']}, {made['device']}"
+        out.write_text(f"# Wrong answers, and why their checks reject them\n\n{origin}\n\n{mutants_markdown(rows)}")
     return int(failed > 0)
