@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tfm_lab import gdn
+from tfm_lab.claims import objections
 from tfm_lab.distributions import SamplingConfig, TargetRows, total_variation
 from tfm_lab.drafting import Draft, TreeConfig, TreeKind
 from tfm_lab.draws import SeededDraws
@@ -227,6 +228,12 @@ SPOILED: dict[str, tuple[Any, ...]] = {
     "10.step_ratio": (lambda length, speed: 1.42, lambda length, speed: None),
     "10.break_even": (lambda *arguments: break_even(*arguments)[::-1], lambda *arguments: break_even(*arguments)[0]),
     "10.choose_budget": (lambda mal, step_ms, plain_ms: 32, lambda mal, step_ms, plain_ms: None),
+    "11.objections": (
+        lambda examined, outcome, findings: set(),
+        lambda examined, outcome, findings: objections(examined, outcome, findings) | {"too long"},
+        lambda examined, outcome, findings: None,
+        lambda examined, outcome, findings: "no error",
+    ),
 }
 
 
@@ -315,6 +322,7 @@ def test_a_todo_anywhere_is_no_attempt(exercise: Exercise) -> None:
         ("08.commit", packages_commit),
         ("10.step_ratio", lambda length, speed: torch.tensor((1.0 + length) / (1.0 + speed), dtype=torch.float64)),
         ("10.break_even", lambda *arguments: list(break_even(*arguments))),
+        ("11.objections", lambda *entry: sorted(objections(*entry))),
     ],
 )
 def test_right_answers_may_take_other_forms(name: str, answer: Any) -> None:
