@@ -122,7 +122,7 @@ def test_comparison_finds_regressions_and_passes_over_what_the_history_does_not_
     before = report_of(
         metric("exact", 1.0),
         metric("word", "yes"),
-        metric("tiny", 1e-16, "identity"),
+        metric("tiny", 1e-7, "identity"),
         metric("band", 2.0, "trained"),
         metric("seconds", 3.0, "info"),
         metric("gone", 1),
@@ -133,7 +133,7 @@ def test_comparison_finds_regressions_and_passes_over_what_the_history_does_not_
     now = report_of(
         metric("exact", 1.5),
         metric("word", "no"),
-        metric("tiny", 2e-16, "identity"),
+        metric("tiny", 3e-7, "identity"),
         metric("band", 1.0, "trained"),
         metric("seconds", 4.0, "info"),
         metric("fresh", 1),

@@ -1,5 +1,7 @@
 """Buttons that step through lists, because JupyterLab keeps the arrow keys."""
 
+from types import SimpleNamespace
+
 import ipywidgets as widgets
 
 from tfm_lab.show import stepping_buttons
@@ -29,3 +31,14 @@ def test_stepping_from_nothing_begins_with_the_first() -> None:
     chooser = widgets.Select(options=[1, 2, 3], value=None)
     stepping_buttons(chooser, "number")[0].click()
     assert chooser.value == 1
+
+
+def test_no_place_past_an_end_is_asked_for() -> None:
+    """On a plain object, because a widget would refuse such a place without a word to the caller."""
+    chooser = SimpleNamespace(options=["a", "b"], index=1)
+    back, on = stepping_buttons(chooser, "letter")
+    on.click()
+    assert chooser.index == 1
+    back.click()
+    back.click()
+    assert chooser.index == 0
