@@ -60,6 +60,15 @@ def _existing_target(function: Any) -> Any:
     )(function)
 
 
+def _start(function: Any) -> Any:
+    return click.option(
+        "--start",
+        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        default=None,
+        help="Folder of a bundle whose weights to go on from, in place of fresh ones.",
+    )(function)
+
+
 def _minutes(function: Any) -> Any:
     return click.option("--minutes", type=float, default=None, help="Write a checkpoint and stop after this long.")(
         function
@@ -204,8 +213,9 @@ def text(work: Path, recipe: str, device: str, target: str | None) -> None:
 @command.command("drafter")
 @_stage
 @_existing_target
+@_start
 @_minutes
-def drafter(work: Path, recipe: str, device: str, target: str | None, minutes: float | None) -> int:
+def drafter(work: Path, recipe: str, device: str, target: str | None, start: Path | None, minutes: float | None) -> int:
     """Train the DFlash drafter on the target's own text; writes model/drafter.
 
     \b
@@ -214,14 +224,15 @@ def drafter(work: Path, recipe: str, device: str, target: str | None, minutes: f
     """
     from tfm_lab.training.pipeline import train_drafter
 
-    return _train(train_drafter, work, recipe, device, minutes, "drafter", target)
+    return _train(train_drafter, work, recipe, device, minutes, "drafter", target, start)
 
 
 @command.command("weaver")
 @_stage
 @_existing_target
+@_start
 @_minutes
-def weaver(work: Path, recipe: str, device: str, target: str | None, minutes: float | None) -> int:
+def weaver(work: Path, recipe: str, device: str, target: str | None, start: Path | None, minutes: float | None) -> int:
     """Train the Weaver on top of the frozen drafter; writes model/weaver.
 
     \b
@@ -230,14 +241,17 @@ def weaver(work: Path, recipe: str, device: str, target: str | None, minutes: fl
     """
     from tfm_lab.training.pipeline import train_weaver
 
-    return _train(train_weaver, work, recipe, device, minutes, "weaver", target)
+    return _train(train_weaver, work, recipe, device, minutes, "weaver", target, start)
 
 
 @command.command("autoregressive")
 @_stage
 @_existing_target
+@_start
 @_minutes
-def autoregressive(work: Path, recipe: str, device: str, target: str | None, minutes: float | None) -> int:
+def autoregressive(
+    work: Path, recipe: str, device: str, target: str | None, start: Path | None, minutes: float | None
+) -> int:
     """Train an autoregressive drafter with the full-vocabulary head, for comparison; writes model/autoregressive.
 
     \b
@@ -246,7 +260,7 @@ def autoregressive(work: Path, recipe: str, device: str, target: str | None, min
     """
     from tfm_lab.training.pipeline import train_autoregressive
 
-    return _train(train_autoregressive, work, recipe, device, minutes, "autoregressive", target)
+    return _train(train_autoregressive, work, recipe, device, minutes, "autoregressive", target, start)
 
 
 def _open(work: Path, device: str, **reporting: Any) -> "Work":
@@ -263,7 +277,14 @@ def _recipe(name: str) -> "Recipe":
 
 
 def _train(
-    stage: Any, work: Path, recipe: str, device: str, minutes: float | None, name: str, target: str | None = None
+    stage: Any,
+    work: Path,
+    recipe: str,
+    device: str,
+    minutes: float | None,
+    name: str,
+    target: str | None = None,
+    start: Path | None = None,
 ) -> int:
     """Run a training stage behind a progress bar with loss and remaining time; under torchrun, one of several."""
     from rich.console import Console
@@ -290,7 +311,7 @@ def _train(
                     console.print(f"step {step.step}  {took}  {figures}", soft_wrap=True, highlight=False)
 
             limit = None if minutes is None else 60.0 * minutes
-            opened = _open(work, place, target=target, on_step=show, max_seconds=limit)
+            opened = _open(work, place, target=target, start=start, on_step=show, max_seconds=limit)
             finished = stage(opened, _recipe(recipe))
     if not finished and is_first:
         took = f"{len(step_times)} steps, {1000 * median(step_times):.1f} ms per step"

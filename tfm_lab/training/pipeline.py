@@ -19,7 +19,15 @@ import torch
 
 from tfm_lab.bundle import DESCRIPTION, TargetOnly, load_target_only, load_tokenizer
 from tfm_lab.fetching import names
-from tfm_lab.models.checkpoint import load_drafter, save_autoregressive, save_drafter, save_target, save_weaver
+from tfm_lab.models.checkpoint import (
+    load_autoregressive,
+    load_drafter,
+    load_weaver,
+    save_autoregressive,
+    save_drafter,
+    save_target,
+    save_weaver,
+)
 from tfm_lab.models.target import TargetModel
 from tfm_lab.training.corpus import Document, sources, split
 from tfm_lab.training.data import joined_texts, load_packed, load_written, pack, save_packed, save_written
@@ -42,11 +50,13 @@ class Work:
 
     Attributes:
         target: name or folder of an existing target, in place of the one that the recipe names.
+        start: folder of a bundle whose weights a drafter or Weaver goes on from, in place of fresh ones.
     """
 
     folder: Path
     device: str = "cpu"
     target: str | None = None
+    start: Path | None = None
     on_step: Callable[[Progress], None] | None = None
     on_note: Callable[[str], None] | None = None
     max_seconds: float | None = None
@@ -171,6 +181,7 @@ def train_drafter(work: Work, recipe: Recipe) -> bool:
     models, shape = _target(work, recipe), recipe.drafter
     config = shape.config(models.target.config, token_id(models.tokenizer, shape.mask_token))
     model = new_drafter(config, models.target, shape.fit.seed).to(work.device)
+    _start(work, "drafter", model, models.target, load_drafter)
     data = _drafter_data(work, models.target, shape, recipe)
     task = DrafterTask(model, data, shape.gamma, run=work.compiled(block_losses, shape))
     if not work.fit(task, shape.fit, "drafter"):
@@ -186,6 +197,7 @@ def train_weaver(work: Work, recipe: Recipe) -> bool:
     target, shape = _target(work, recipe).target, recipe.weaver
     drafter = load_drafter(_finished(work, "drafter"), target)
     model = new_weaver(shape.config(target.config, drafter.config.draft_depth), target, shape.fit.seed).to(work.device)
+    _start(work, "weaver", model, target, load_weaver)
     data = _block_data(work, target, shape, shape.fit.seed + 1, drafter.config.block_size, recipe)
     run = work.compiled(pool_scores, shape)
     task = WeaverTask(model, drafter, data, shape.eta, shape.objective, run=run)
@@ -208,6 +220,7 @@ def train_autoregressive(work: Work, recipe: Recipe) -> bool:
     models = _target(work, recipe)
     config = shape.config(models.target.config, token_id(models.tokenizer, shape.mask_token))
     model = new_autoregressive(config, models.target, shape.fit.seed).to(work.device)
+    _start(work, "autoregressive", model, models.target, load_autoregressive)
     data = _drafter_data(work, models.target, shape, recipe)
     task = DrafterTask(model, data, shape.gamma, run=work.compiled(block_losses, shape))
     if not work.fit(task, shape.fit, "autoregressive"):
@@ -215,6 +228,19 @@ def train_autoregressive(work: Work, recipe: Recipe) -> bool:
     if process_rank() == 0:
         save_autoregressive(model, models.target, work.folder / "model" / "autoregressive")
     return True
+
+
+def _start(work: Work, part: str, model: Any, target: TargetModel, load: Callable[..., Any]) -> None:
+    """Give a fresh model the weights of the bundle to start from, if there is one."""
+    if work.start is None:
+        return
+    folder = work.start / part
+    if not folder.is_dir():
+        raise ValueError(f"{work.start} has no {part} to start from: name the folder of a bundle that holds one")
+    known = load(folder, target)
+    if known.config != model.config:
+        raise ValueError(f"the {part} in {folder} has another shape than the recipe asks for: start from fresh weights")
+    model.load_state_dict(known.state_dict())
 
 
 def _own_target(recipe: Recipe) -> tuple[CorpusRecipe, TargetRecipe]:
