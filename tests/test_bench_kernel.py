@@ -209,14 +209,16 @@ def test_a_search_names_the_fastest_first():
             return 1.0 / self.runs
 
     found = search_settings(small_case(nodes=2, layers=1), 1, Counting(), most=3)
-    assert len(found) == 3
+    assert len(found) == len({m.variant for m in found}) == 6
     times = [m.time.median for m in found if m.time]
     assert times == sorted(times)
-    assert len(times) == (3 if DEVICE == "cuda" else 2)
+    assert len(times) == (6 if DEVICE == "cuda" else 5)
+    assert sum("prepare_warps=1, key_step=64" in m.variant for m in found) == 6
+    assert sum("value_tile=16" in m.variant for m in found) == 3
     rows = search_table(found).rows
-    assert "Settings(value_tile=16" in rows[0][0]
+    assert rows[0][0] == found[0].variant
     if DEVICE == "cpu":
-        assert rows[2][1] == "not reported: programmatic dependent launch needs a GPU; the interpreter has none"
+        assert rows[5][1] == "not reported: programmatic dependent launch needs a GPU; the interpreter has none"
 
 
 def test_large_batches_take_fewer_layers():

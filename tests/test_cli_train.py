@@ -113,7 +113,10 @@ def test_contexts_are_chosen_from_held_out_text_and_unasked_questions(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["corpus", "--recipe", "nosuch"], "there is no recipe 'nosuch'; use one of hybrid, smollm2, tiny"),
+        (
+            ["corpus", "--recipe", "nosuch"],
+            "there is no recipe 'nosuch'; use one of hybrid, smollm2, smollm2_more, tiny",
+        ),
         (["corpus", "--recipe", "hybrid"], "the corpus has no source 'chat'; give --chat FILE"),
         (["corpus", "--recipe", "broken.toml"], "broken.toml is not valid TOML"),
         (["corpus", "--recipe", "tiny", "--device", "tpu"], "there is no device 'tpu'"),

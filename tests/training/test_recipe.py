@@ -29,6 +29,18 @@ def test_shipped_recipes_describe_models_that_fit_together(name: str) -> None:
     assert DrafterConfig.from_hugging_face(drafter.to_hugging_face()) == drafter
 
 
+def test_a_second_round_trains_models_of_the_same_shape() -> None:
+    first, second = load_recipe("smollm2"), load_recipe("smollm2_more")
+    assert second.fetched == first.fetched
+    for name in ("drafter", "weaver", "autoregressive"):
+        plain = [
+            replace(getattr(recipe, name), compile=False, fit=load_recipe("tiny").drafter.fit)
+            for recipe in (first, second)
+        ]
+        assert plain[0] == plain[1]
+    assert second.text.seed != first.text.seed
+
+
 def test_the_recipe_for_smollm2_fits_its_shape() -> None:
     recipe = load_recipe("smollm2")
     assert recipe.fetched == "smollm2"
@@ -43,7 +55,7 @@ def test_the_recipe_for_smollm2_fits_its_shape() -> None:
 
 
 def test_there_is_no_other_shipped_recipe() -> None:
-    assert sorted(path.stem for path in SHIPPED.glob("*")) == ["hybrid", "smollm2", "tiny"]
+    assert sorted(path.stem for path in SHIPPED.glob("*")) == ["hybrid", "smollm2", "smollm2_more", "tiny"]
 
 
 def test_a_recipe_can_be_any_file(tmp_path: Path) -> None:
@@ -109,7 +121,8 @@ def test_a_table_cannot_be_a_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["nosuch", "no/such/file.toml", "..", ""])
 def test_an_unknown_recipe_is_refused(name: str) -> None:
     with pytest.raises(
-        ValueError, match=rf"there is no recipe '{name}'; use one of hybrid, smollm2, tiny, or the path of"
+        ValueError,
+        match=rf"there is no recipe '{name}'; use one of hybrid, smollm2, smollm2_more, tiny, or the path of",
     ):
         load_recipe(name)
 

@@ -115,26 +115,49 @@ def search_settings(
 ) -> list[Measurement]:
     """The fused kernels with commit under many settings, the fastest first; the name of each holds its settings.
 
+    Two rounds: how the first launch works and whether launches overlap, then, with the fastest of these, how the second
+    one divides the values.
+
     Args:
-        tick: called after each.
-        most: number of settings to try; all if ``None``.
+        tick: called after each setting's preparation and after each turn of them all.
+        most: number of settings to try in a round; all if ``None``.
     """
-    builders = {}
     tiles = [tile for tile in (16, 32, 64, 128) if tile <= case.shape.value_dim]
-    blocks = -(-len(case.trees[0]) // 16)
-    groups = [count for count in (1, 2, 3, 4, 8) if count <= blocks]
-    prepares = [(1, 64), (2, 64), (2, 128), (4, 128)]
-    for tile, count, warps, (prepare, key_step), chained in itertools.product(
-        tiles, groups, (1, 2, 4, 8), prepares, (False, True)
-    ):
-        settings = step.Settings(tile, count, warps, prepare, key_step, chained=chained)
-        if 4 * warps <= tile <= 32 * warps:
-            builders[str(settings)] = fused(settings, commit=True)
-    measured = []
-    for name, build in itertools.islice(builders.items(), most):
-        measured += measure(case, {name: build}, repeats, stopwatch)
-        tick()
-    return sorted(measured, key=lambda m: m.time.median if m.time else float("inf"))
+    groups = [count for count in (1, 2, 3, 4, 8) if count <= -(-len(case.trees[0]) // 16)]
+    first = [
+        step.Settings(min(32, case.shape.value_dim))._replace(
+            groups=min(2, groups[-1]), prepare_warps=warps, key_step=key_step, fold_tile=fold, chained=chained
+        )
+        for (warps, key_step), fold, chained in itertools.product(
+            ((1, 64), (2, 64), (2, 128), (4, 128)), (8, 16, 32), (False, True)
+        )
+    ]
+    measured = _settings_measured(case, first[:most], repeats, stopwatch, tick)
+    best = first[min(range(len(measured)), key=lambda index: _median(measured[index]))]
+    second = [
+        best._replace(value_tile=tile, groups=count, warps=warps)
+        for tile, count, warps in itertools.product(tiles, groups, (1, 2, 4, 8))
+        if 4 * warps <= tile <= 32 * warps
+    ]
+    fresh = [settings for settings in second if settings not in first]
+    measured += _settings_measured(case, fresh[:most], repeats, stopwatch, tick)
+    return sorted(measured, key=_median)
+
+
+def _settings_measured(
+    case: KernelCase,
+    settings: Sequence[step.Settings],
+    repeats: int,
+    stopwatch: Stopwatch,
+    tick: Callable[[], None],
+) -> list[Measurement]:
+    builders = {str(chosen): fused(chosen, commit=True) for chosen in settings}
+    return measure(case, builders, repeats, stopwatch, tick)
+
+
+def _median(measurement: Measurement) -> float:
+    """For sorting; what could not run comes last."""
+    return measurement.time.median if measurement.time else float("inf")
 
 
 def search_table(measurements: Sequence[Measurement], most: int = 20) -> Table:
