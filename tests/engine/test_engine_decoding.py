@@ -88,7 +88,16 @@ def test_texts_side_by_side_are_those_of_each_alone(hybrid: Bundle) -> None:
         assert text == list(autoregressive_decode(hybrid.target, prompt, DecodeConfig(5)).tokens)
 
 
-@pytest.mark.parametrize("changes", [{"attention": "products"}, {"attention": "split 4"}, {"folds_read_out": True}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attention": "products"},
+        {"attention": "split 4"},
+        {"folds_read_out": True},
+        {"weaving": "triton"},
+        {"weaving": "triton", "folds_read_out": True},
+    ],
+)
 def test_other_ways_to_compute_give_the_same_step(changes: dict[str, Any]) -> None:
     models, tree = random_models(toy_shapes(), torch.float32, "cpu"), TreeConfig(budget=7, children=4, pool_size=32)
     changes |= {"draft_attention": changes["attention"]} if "attention" in changes else {}
@@ -100,6 +109,10 @@ def test_other_ways_to_compute_give_the_same_step(changes: dict[str, Any]) -> No
         engine.step()
     torch.testing.assert_close(engines[1].hidden, engines[0].hidden, rtol=1e-4, atol=1e-4)
     assert torch.equal(engines[1].text, engines[0].text)
+    assert engines[0].grown is not None
+    assert engines[1].grown is not None
+    assert torch.equal(engines[1].grown.parents, engines[0].grown.parents)
+    assert torch.equal(engines[1].grown.tokens, engines[0].grown.tokens)
 
 
 def test_a_llama_with_a_rotary_weaver_decodes_alike() -> None:

@@ -17,10 +17,12 @@ from tfm_lab.evaluation import load_contexts
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 
-def toy_engine(method: str, *, compiles: bool = False, implementation: str = "triton", capacity: int = 512) -> Engine:
+def toy_engine(
+    method: str, *, compiles: bool = False, implementation: str = "triton", weaving: str = "triton", capacity: int = 512
+) -> Engine:
     models = random_models(toy_shapes(), torch.float32, "cuda")
     tree = TreeConfig(budget=15, children=4, pool_size=32)
-    settings = {"batch": 2, "capacity": capacity, "gdn": implementation, "compiles": compiles}
+    settings = {"batch": 2, "capacity": capacity, "gdn": implementation, "compiles": compiles, "weaving": weaving}
     engine = Engine(models, EngineConfig(method, tree, **settings))  # pyright: ignore[reportArgumentType]
     fill_context(engine, 40)
     return engine
@@ -63,10 +65,23 @@ def test_greedy_text_of_the_shipped_bundle_is_that_of_the_cpu(method: str) -> No
     on_cpu, on_gpu = load_bundle(), load_bundle(device="cuda")
     prompt = on_cpu.encode(load_contexts(limit=1)[0].prompt)
     models = EngineModels(on_gpu.target, on_gpu.drafter, on_gpu.weaver)
-    engine = Engine(models, EngineConfig(method, TreeConfig(budget=31), capacity=256, gdn="triton"))
+    engine = Engine(models, EngineConfig(method, TreeConfig(budget=31), capacity=256, gdn="triton", weaving="triton"))
     engine.start([prompt])
     wanted = autoregressive_decode(on_cpu.target, prompt, DecodeConfig(24)).tokens
     assert engine.decode(24, capture(engine)) == [list(wanted)]
+
+
+def test_the_kernels_of_a_round_grow_the_trees_of_pytorch() -> None:
+    engines = [toy_engine("tfm", weaving=weaving) for weaving in ("torch", "triton")]
+    for engine in engines:
+        engine.schedule.fill_(3)
+        for _ in range(20):
+            engine.step()
+    assert engines[0].grown is not None
+    assert engines[1].grown is not None
+    assert torch.equal(engines[0].grown.parents, engines[1].grown.parents)
+    assert torch.equal(engines[0].grown.tokens, engines[1].grown.tokens)
+    assert torch.equal(engines[0].text, engines[1].text)
 
 
 def test_a_state_per_node_gives_the_same_steps() -> None:
@@ -97,7 +112,7 @@ def test_a_configuration_is_measured_stage_by_stage(method: str) -> None:
     shapes = toy_shapes()
     models = random_models(shapes, torch.bfloat16, "cuda")
     configuration = Configuration(method, 0 if method == "ar" else 15, 2, 100, "triton")
-    record = measure_step(models, shapes, configuration, Settings(2, compiles=True), GraphClock())
+    record = measure_step(models, shapes, configuration, Settings(2, compiles=True, weaving="triton"), GraphClock())
     assert "refusal" not in record
     assert record["not_fused"] == {}
     assert record["peak_bytes"] > 0

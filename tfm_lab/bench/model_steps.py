@@ -67,6 +67,7 @@ class Settings:
         folds: whether the Weaver's read-out is folded into the head.
         compiles: whether what stands between the products is fused.
         room: tokens that a text may grow by.
+        weaving: ``torch`` or ``triton``: what scores a Weaver's candidates and grows its trees.
     """
 
     repeats: int = 20
@@ -76,6 +77,7 @@ class Settings:
     folds: bool = False
     compiles: bool = False
     room: int = 512
+    weaving: str = "torch"
 
 
 class Built(NamedTuple):
@@ -301,6 +303,7 @@ def _engine_config(configuration: Configuration, settings: Settings) -> EngineCo
         padded(configuration.context + settings.room + max(16, budget + 1)),
         gdn="masked" if configuration.gdn == RECURRENT else configuration.gdn,
         folds_read_out=settings.folds,
+        weaving=settings.weaving,
         compiles=settings.compiles,
     )
 

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 @click.option("--children", default=8, show_default=True, help="Most children of a node of a TfM tree.")
 @click.option("--width", default=0, help="Nodes per call of the Weaver; ceil(budget / 16) if left out.")
 @click.option("--fold", is_flag=True, help="Keep the Weaver's read-out folded into the head, as a table.")
+@click.option(
+    "--weaving", default="triton", show_default=True, help="triton or torch: what scores candidates and grows trees."
+)
 @click.option("--compile/--no-compile", "compiles", default=True, help="Fuse norms, gates and rotations.")
 @click.option("--repeats", default=20, show_default=True, help="Timed runs of every configuration.")
 @click.option("--accepted", default=4, show_default=True, help="Drafts that a timed step accepts.")
@@ -60,6 +63,7 @@ def model(
     children: int,
     width: int,
     fold: bool,
+    weaving: str,
     compiles: bool,
     repeats: int,
     accepted: int,
@@ -80,7 +84,7 @@ def model(
 
     \b
     Examples:
-      tfm-lab bench model --device cpu --shape toy --dtype float32 --gdn masked --contexts 64 --batches 1 --repeats 2
+      tfm-lab bench model --device cpu --shape toy --dtype float32 --gdn masked --weaving torch --contexts 64
       tfm-lab bench model --contexts 1024 --batches 1 --budgets 63 --replay-tokens 0
       tfm-lab bench model --gdn triton,recurrent --out tfm_lab/results/model_h200.json
       tfm-lab bench model --lengths chain=3.3,ddtree=4.4,tfm=5.8 --out tfm_lab/results/model_h200.json
@@ -95,6 +99,7 @@ def model(
     from tfm_lab.bench.model_run import Grid, Lines, Replays, check_grid, count_of, run_all
     from tfm_lab.bench.model_steps import Settings
     from tfm_lab.bench.model_weights import SHAPES, meta_models, random_models, shrunk, weight_bytes
+    from tfm_lab.engine.config import WEAVINGS
     from tfm_lab.provenance import commit, device_name
 
     started = time.monotonic()
@@ -106,6 +111,8 @@ def model(
         raise ValueError(
             "--repeats and --children take at least 1; --accepted, --replay-tokens, --layers and --width at least 0"
         )
+    if weaving not in WEAVINGS:
+        raise ValueError(f"--weaving takes {' or '.join(WEAVINGS)}, got {weaving!r}")
     names = comma_list(methods, str, "--methods")
     sizes, pasts = comma_list(budgets, int, "--budgets"), comma_list(contexts, int, "--contexts")
     few = comma_list(further_budgets, int, "--further-budgets")
@@ -116,7 +123,9 @@ def model(
     shapes = shrunk(shapes, layers or shapes.target.layers)
     laws = _laws(traces, lengths, names, (15, replay_budget), temperature) if replay_tokens else ()
     clock = GraphClock() if device == "cuda" else EagerClock()
-    settings = Settings(repeats, accepted, children, width or None, fold, compiles and device == "cuda")
+    settings = Settings(
+        repeats, accepted, children, width or None, fold, compiles and device == "cuda", weaving=weaving
+    )
     number = choose_dtype(dtype)
     needed = weight_bytes(meta_models(shapes, number))
     if refusal := shortage({"weights": needed}, clock.free()):
@@ -129,6 +138,7 @@ def model(
         "children": children,
         "width": width or "ceil(budget / 16)",
         "folded read-out": fold,
+        "weaving": weaving,
         "compiled": settings.compiles,
         "repeats": repeats,
         "accepted": accepted,

@@ -12,6 +12,7 @@ from tfm_lab.models.weaver import Weaver
 PLAIN = "ar"
 ENGINE_METHODS = (PLAIN, "chain", "ddtree", "tfm")
 ONE_TOKEN = "plain"
+WEAVINGS = ("torch", "triton")
 
 
 class EngineModels(NamedTuple):
@@ -37,6 +38,7 @@ class EngineConfig:
         attention: a name of :func:`tfm_lab.engine.attention.attention_kinds`.
         draft_attention: likewise, for the drafter.
         folds_read_out: keep head times read-out of the Weaver as a table of its own.
+        weaving: what scores a Weaver's candidates and grows its trees: ``torch``, or ``triton`` (kernels of their own).
         compiles: fuse what stands between the products with ``torch.compile``.
         seed: of the sampled text; text i of a batch is sampled with ``seed + i``.
 
@@ -53,12 +55,15 @@ class EngineConfig:
     attention: str = "fused"
     draft_attention: str = "fused"
     folds_read_out: bool = False
+    weaving: str = "torch"
     compiles: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.method not in ENGINE_METHODS:
             raise ValueError(f"the engine has no method {self.method!r}; use one of {', '.join(ENGINE_METHODS)}")
+        if self.weaving not in WEAVINGS:
+            raise ValueError(f"weaving must be one of {', '.join(WEAVINGS)}, got {self.weaving!r}")
         if self.batch < 1 or self.capacity < 1:
             raise ValueError(f"batch and capacity must be at least 1, got {self.batch} and {self.capacity}")
         if self.gdn == ONE_TOKEN and self.method != PLAIN:

@@ -73,7 +73,7 @@ class Engine:
                 pool = min(tree.pool_size, target.config.vocab_size)
                 self.weaving = Weaving(
                     models.weaver, target, batch, tree.budget, tree.expand_width, min(tree.children, pool), pool,
-                    depth, drafts, table, fusing,
+                    depth, drafts, table, fusing, by_kernels=config.weaving == "triton",
                 )  # fmt: skip
         self._depth_first, self._tree_mask, self._walk = fusing(depth_first), fusing(tree_mask), fusing(walk)
         block = 0 if self.block is None else drafts_of(models)

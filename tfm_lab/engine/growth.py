@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
+from tfm_kernels.weave_round import GrowingTrees
 from torch import Tensor
 
 from tfm_lab.engine.tree_arrays import PADDING, TreeArrays, closure
@@ -152,6 +153,12 @@ class WovenGrowth:
         lineage = self.ancestors.gather(1, parent[:, :, None].expand(-1, -1, self.ancestors.shape[2]))
         own = self.ancestors[:, nodes]
         self.ancestors[:, nodes] = torch.where(is_node[:, :, None], lineage | own, own)
+
+    @property
+    def memory(self) -> GrowingTrees:
+        """Everything that a round changes, for the kernels."""
+        arrays = self.tokens, self.parents, self.depths, self.scores, self.ancestors
+        return GrowingTrees(*arrays, self._frontier, self._offered)
 
     @property
     def tree(self) -> TreeArrays:

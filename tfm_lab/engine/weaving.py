@@ -1,13 +1,16 @@
 """The Weaver on the device: prefix once per step, then rounds of nodes, every shape the same in every round.
 
 A node's keys and values go to column ``prefix + node`` of a cache as long as the tree, and its row of the tree's
-ancestor mask says what it sees. The read-out is multiplied with the candidate rows of all depths at once; of the
-result, each node takes its own depth.
+ancestor mask says what it sees. In PyTorch the read-out is multiplied with the candidate rows of all depths at once,
+and of the result each node takes its own depth; the kernels read the rows of that depth alone, where they lie.
 """
+
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from tfm_kernels.weave_round import candidate_scores, grow
 from torch import Tensor
 
 from tfm_lab.engine import pointwise
@@ -37,13 +40,15 @@ class Weaving:
         drafts: places of the drafter, all of which the prefix speaks of.
         table: of :func:`folded_read_out`; ``None`` to multiply with the read-out matrix and the head's own rows.
         fusing: compiles a whole round.
+        by_kernels: score candidates and grow trees with the Triton kernels.
     """
 
     def __init__(
         self, weaver: Weaver, target: TargetModel, batch: int, budget: int, width: int, children: int, pool: int,
-        depth: int, drafts: int, table: Tensor | None, fusing: Fusing,
+        depth: int, drafts: int, table: Tensor | None, fusing: Fusing, *, by_kernels: bool,
     ) -> None:  # fmt: skip
         self.weaver, self._target, self._table, self._pool_size = weaver, target, table, pool
+        self._by_kernels = by_kernels
         device, config = target.device, weaver.config
         self.growth = WovenGrowth(batch, budget, children, depth, device)
         self._prefix, self._depth = min(config.max_depth, drafts) + 1, depth
@@ -59,10 +64,11 @@ class Weaving:
             torch.arange(start, start + count, device=device)
             for start, count in zip(rounds.starts, rounds.widths, strict=True)
         ]
+        self._spans = [(0, 1), *zip(rounds.starts, rounds.widths, strict=True)]
         self._root = torch.zeros(1, dtype=torch.long, device=device)
         places = torch.arange(self._prefix, device=device)
         self._causal = places[:, None] >= places
-        self._expand, self._add = fusing(self._expand_nodes), fusing(self.growth.add)
+        self._expand, self._add, self._read = map(fusing, (self._expand_nodes, self.growth.add, self._read_nodes))
         self._read_prefix = fusing(self._prefix_tokens)
 
     def grow(self, roots: Tensor, logits: Tensor, hidden: Tensor, target_hidden: Tensor) -> TreeArrays:
@@ -75,15 +81,25 @@ class Weaving:
         """
         pool = logits[:, : self._depth].topk(min(self._pool_size, logits.shape[-1]), dim=-1)
         source = self._target.head_weight if self._table is None else self._table
-        heads = source[pool.indices]
         self._read_prefix(target_hidden, hidden)
         self.growth.begin(roots)
+        if self._by_kernels:
+            self._grow_by_kernels(source, pool.indices, pool.values)
+            return self.growth.tree
+        heads = source[pool.indices]
         self._expand(self._root, pool.indices, pool.values, heads)
         for index, nodes in enumerate(self._rounds):
             self._add(nodes)
             if index + 1 < len(self._rounds):
                 self._expand(nodes, pool.indices, pool.values, heads)
         return self.growth.tree
+
+    def _grow_by_kernels(self, source: Tensor, pool: Tensor, pool_logits: Tensor) -> None:
+        growth = self.growth
+        rounds = zip(pairwise(self._spans), [self._root, *self._rounds], strict=False)
+        for ((start, _), after), nodes in rounds:
+            scores = candidate_scores(self._read(nodes), source, pool, pool_logits, growth.depths, start)
+            grow(scores, pool, growth.memory, start, after, growth.children, growth.deepest)
 
     def _prefix_tokens(self, target_hidden: Tensor, hidden: Tensor) -> None:
         """Keys and values of the prefix into the first columns of the cache."""
@@ -103,6 +119,18 @@ class Weaving:
 
     def _expand_nodes(self, nodes: Tensor, pool: Tensor, pool_logits: Tensor, heads: Tensor) -> None:
         """Conditionals of ``nodes``, whose best children join the frontier."""
+        growth = self.growth
+        read = self._read_nodes(nodes)
+        depth = growth.depths[:, nodes].clamp_max(self._depth - 1)
+        batch, depths, size, _ = heads.shape
+        scores = (read @ heads.flatten(1, 2).mT).view(batch, len(nodes), depths, size)
+        index = depth[:, :, None, None].expand(-1, -1, 1, size)
+        own = scores.gather(2, index)[:, :, 0] + pool_logits.gather(1, depth[:, :, None].expand(-1, -1, size))
+        tokens = pool.gather(1, depth[:, :, None].expand(-1, -1, size))
+        growth.offer(nodes, tokens, torch.log_softmax(at_least_float32(own), dim=-1))
+
+    def _read_nodes(self, nodes: Tensor) -> Tensor:
+        """What ``nodes`` are scored with, [batch, nodes, channels of the head or table]."""
         weaver, growth = self.weaver, self.growth
         depth = growth.depths[:, nodes].clamp_max(self._depth - 1)
         x = weaver.token_in(_normed(self._target.model.embed_tokens(growth.tokens[:, nodes]), weaver.embed_norm))
@@ -116,14 +144,7 @@ class Weaving:
         for index, block in enumerate(self._blocks):
             x = _finish(block, x, self._attended(index, block, x, depth + 1, columns, visible, self._cache.shape[3]))
         read = _normed(x, weaver.out_norm)
-        if self._table is None:
-            read = weaver.lm_head_query_in(read)
-        batch, depths, size, _ = heads.shape
-        scores = (read @ heads.flatten(1, 2).mT).view(batch, len(nodes), depths, size)
-        index = depth[:, :, None, None].expand(-1, -1, 1, size)
-        own = scores.gather(2, index)[:, :, 0] + pool_logits.gather(1, depth[:, :, None].expand(-1, -1, size))
-        tokens = pool.gather(1, depth[:, :, None].expand(-1, -1, size))
-        growth.offer(nodes, tokens, torch.log_softmax(at_least_float32(own), dim=-1))
+        return read if self._table is not None else weaver.lm_head_query_in(read)
 
     def _attended(
         self, index: int, block: WeaverBlock, x: Tensor, positions: Tensor, columns: Tensor, visible: Tensor, seen: int
