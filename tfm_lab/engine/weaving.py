@@ -68,7 +68,8 @@ class Weaving:
         self._root = torch.zeros(1, dtype=torch.long, device=device)
         places = torch.arange(self._prefix, device=device)
         self._causal = places[:, None] >= places
-        self._expand, self._add, self._read = map(fusing, (self._expand_nodes, self.growth.add, self._read_nodes))
+        self._expand, self._add = fusing(self._expand_nodes), fusing(self.growth.add)
+        self._read = fusing(self._read_nodes)
         self._read_prefix = fusing(self._prefix_tokens)
 
     def grow(self, roots: Tensor, logits: Tensor, hidden: Tensor, target_hidden: Tensor) -> TreeArrays:
