@@ -40,17 +40,17 @@ class GraphStopwatch:
     def __init__(self) -> None:
         if not torch.cuda.is_available():
             raise ValueError("the kernel benchmark needs a CUDA GPU, and torch sees none on this machine")
+        self._stream = torch.cuda.Stream()
 
     def ready(self, step: Callable[[], list[Tensor]]) -> tuple[Callable[[], None], list[Tensor]]:
-        """Compile and warm up outside the graph, then capture."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        """Compile, warm up and reserve workspaces outside the graph, then capture on the same stream."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             step()
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self._stream)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=self._stream):
             outputs = step()
         return graph.replay, outputs
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tfm_lab.bench.kernel_peers import sglang_update
 from tfm_lab.engine.memories import Memories
-from tfm_lab.engine.tree_arrays import TreeArrays, Walk
+from tfm_lab.engine.tree_arrays import PADDING, TreeArrays, Walk
 from tfm_lab.gdn import step
 from tfm_lab.gdn.step import TreeLayout
 from tfm_lab.gdn.step_convolution import convolve_trees
@@ -40,18 +40,21 @@ class RecurrentMemories:
         self._inputs = torch.zeros(layers, batch, nodes, channels, dtype=dtype, device=device)
         self._slots = torch.arange(batch, dtype=torch.int32, device=device)
         self._layout: TreeLayout | None = None
+        self._parents: Tensor | None = None
 
     def reset(self) -> None:
         """Nothing waits between steps."""
 
     def begin(self, tree: TreeArrays) -> None:
-        """Parents and convolution taps."""
+        """Parents and convolution taps. To this kernel padding is a child of the root: it has no row before that."""
         parents = tree.parents.to(torch.int32).contiguous()
         self._layout = step.tree_layout(parents, width=self._config.convolution_width, impl="triton")
+        self._parents = parents.masked_fill(parents == PADDING, 0)
 
     def mix(self, layer: int, module: GatedDeltaNet, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
         """Convolution by our kernel, the delta rule by theirs."""
         assert self._layout is not None
+        assert self._parents is not None
         config, weight = self._config, module.conv1d.weight.squeeze(1)
         self._inputs[layer].copy_(x)
         mixed = convolve_trees(x, weight, self.windows[layer], self._slots, self._layout, impl="triton")
@@ -74,7 +77,7 @@ class RecurrentMemories:
             intermediate_states_buffer=self._every_state[layer],
             intermediate_state_indices=self._slots,
             cache_steps=x.shape[1],
-            retrieve_parent_token=self._layout.parents,
+            retrieve_parent_token=self._parents,
         )
 
     def commit(self, walk: Walk) -> None:

@@ -1,6 +1,7 @@
 """Stages of a step recorded as CUDA graphs: one launch for thousands of kernels, replayed at the same addresses."""
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -37,8 +38,12 @@ def capture(engine: Engine, run: Run | None = None) -> Run:
 
 @torch.no_grad()
 def record(run: Run) -> Run:
-    """Run a few times on a stream of its own, then record; what ``run`` changes has changed a few times after that."""
-    stream = torch.cuda.Stream()
+    """Run a few times on a stream of its own, then record; what ``run`` changes has changed a few times after that.
+
+    Runs and recordings share one stream: a library's workspace belongs to a stream, so none is reserved by a recording,
+    whose memory would go with its graph.
+    """
+    stream = _stream(torch.cuda.current_device())
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(WARM_UPS):
@@ -46,9 +51,15 @@ def record(run: Run) -> Run:
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         run()
     return graph.replay
+
+
+@cache
+def _stream(device: int) -> torch.cuda.Stream:
+    """The stream of all recordings on a device."""
+    return torch.cuda.Stream(device)
 
 
 class Snapshot:
