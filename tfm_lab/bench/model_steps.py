@@ -270,7 +270,7 @@ def choose_attention(
     key, value = (torch.randn(batch, capacity, shared, size, device=device).to(dtype) for _ in range(2))
     mask = torch.zeros(batch, 1, grouped, capacity, dtype=dtype, device=device)
     mask[..., capacity - capacity // 3 :] = -1e30
-    exact = products_attention(query[:1].float(), key[:1].float(), value[:1].float(), mask[:1].float())
+    exact = products_attention(*(tensor[:1].float() for tensor in (query, key, value, mask))).double().cpu()
     best, least = "", float("inf")
     for name, attend in attention_kinds(capacity).items():
         try:
