@@ -82,6 +82,10 @@ class Settings(NamedTuple):
     chained: bool = False
 
 
+MANY_BLOCKS = 12
+"""Blocks of one launch beyond which many small programs win over a few fast ones (on an H200: between 9 and 17)."""
+
+
 def settings_for(nodes: int, batch: int, key_dim: int, value_dim: int, *, wide: bool, capability: int = 9) -> Settings:
     """The settings that a launch takes when it is given none; a table, so that launches stay the same in a graph.
 
@@ -90,10 +94,14 @@ def settings_for(nodes: int, batch: int, key_dim: int, value_dim: int, *, wide: 
         capability: first number of the GPU's compute capability. On Blackwell (10) the mixing matrices spill registers
             with all 128 key columns at a time.
     """
-    groups = 1 if batch > 1 else min(2, math.ceil(nodes / BLOCK))
+    blocks = math.ceil(nodes / BLOCK)
+    groups = 1 if batch > 1 else min(2, blocks)
     if wide:
         return Settings(min(32, value_dim), groups, warps=4, prepare_warps=4, key_step=32)
-    return Settings(min(32, value_dim), groups, key_step=128 if capability < 10 else 64)
+    fold = min(32, value_dim)
+    if batch * blocks > MANY_BLOCKS:
+        return Settings(min(32, value_dim), groups, prepare_warps=1, key_step=64, fold_tile=fold)
+    return Settings(min(32, value_dim), groups, key_step=128 if capability < 10 else 64, fold_tile=fold)
 
 
 def gdn_tree_verify(
