@@ -16,23 +16,31 @@ class Guesses(widgets.VBox):
         question: what is to be guessed.
         names: key and title of each quantity.
         lowest, highest: range of all sliders; they start at the highest value.
+        step: from one value of a slider to the next; whole numbers by default.
     """
 
-    def __init__(self, question: str, names: Mapping[str, str], lowest: int, highest: int) -> None:
+    def __init__(self, question: str, names: Mapping[str, str], lowest: float, highest: float, step: float = 1) -> None:
         layout = widgets.Layout(width="480px")
         label = {"description_width": f"{9 * max(map(len, names.values()), default=0)}px"}
         self.question = question
         self._start = highest
+        make = widgets.IntSlider if step == 1 else widgets.FloatSlider
         self._sliders = {
-            key: widgets.IntSlider(
-                highest, lowest, max(highest, lowest + 1), description=title, layout=layout, style=label
+            key: make(
+                highest,
+                min=lowest,
+                max=max(highest, lowest + 1),
+                step=step,
+                description=title,
+                layout=layout,
+                style=label,
             )
             for key, title in names.items()
         }
         super().__init__([widgets.Label(question), *self._sliders.values()])
 
     @property
-    def values(self) -> dict[str, int] | None:
+    def values(self) -> dict[str, float] | None:
         """The guesses by key; ``None`` as long as no slider has been moved."""
         guesses = {key: slider.value for key, slider in self._sliders.items()}
         return guesses if any(guess != self._start for guess in guesses.values()) else None
