@@ -92,8 +92,8 @@ class IsoSpeedExplorer(widgets.VBox):
     def __init__(self, state: IsoSpeedState) -> None:
         self.state = state
         self._sliders = {
-            "mal": _slider("MAL", state.mal, 1.0, MOST_MAL, 0.1),
-            "step": _slider("step cost", state.step, 1.0, MOST_STEP, 0.05),
+            "mal": _slider("your MAL", state.mal, 1.0, MOST_MAL, 0.1),
+            "step": _slider("your step cost", state.step, 1.0, MOST_STEP, 0.05),
             "chain_mal": _slider("chain's MAL", state.chain_mal, 3.6, 8.0, 0.1),
         }
         self._kernel = widgets.ToggleButtons(options=list(KERNELS), value=state.kernel, description="trees use")
@@ -147,16 +147,17 @@ def iso_speed_svg(state: IsoSpeedState, *, standalone: bool = True) -> str:
     slow, fast = state.ddtree()
     (x1, y), (x2, _) = _place(slow), _place(fast)
     parts.append(f'<path d="M{x1:.1f} {y:.1f} H{x2:.1f}" stroke="{ORANGE}" stroke-width="5" stroke-linecap="round"/>')
-    parts.append(f'<text x="{max(x1, x2) + 9:.1f}" y="{y + 4:.1f}" fill="{ORANGE}">DDTree (range)</text>')
+    halo = PAPER if standalone else "var(--jp-layout-color0, transparent)"
+    parts.append(_label(max(x1, x2) + 9, y + 4, "DDTree (range)", halo))
     looks = {"plain": (GREY, "square"), "DFlash chain": (BLUE, "circle"), "TfM": (GREEN, "circle")}
     for name, point in state.published().items():
-        parts += _mark(point, f"{name} {point.speedup:.2f}x", *looks[name])
-    parts += _mark(state.own, f"you {state.own.speedup:.2f}x", PURPLE, "diamond")
+        parts += _mark(point, f"{name} {point.speedup:.2f}x", *looks[name], halo)
+    parts += _mark(state.own, f"you {state.own.speedup:.2f}x", PURPLE, "diamond", halo)
     return "\n".join([*parts, "</svg>"])
 
 
 def _slider(name: str, value: float, low: float, high: float, step: float) -> widgets.FloatSlider:
-    layout, style = widgets.Layout(width="460px"), {"description_width": "90px"}
+    layout, style = widgets.Layout(width="460px"), {"description_width": "100px"}
     return widgets.FloatSlider(value, min=low, max=high, step=step, description=name, layout=layout, style=style)
 
 
@@ -188,7 +189,7 @@ def _line(speed: float, ink: str) -> list[str]:
     ]
 
 
-def _mark(point: Point, label: str, colour: str, shape: str) -> list[str]:
+def _mark(point: Point, label: str, colour: str, shape: str, halo: str) -> list[str]:
     x, y = _place(point)
     if shape == "square":
         drawn = f'<rect x="{x - 6:.1f}" y="{y - 6:.1f}" width="12" height="12" fill="{colour}"/>'
@@ -197,7 +198,10 @@ def _mark(point: Point, label: str, colour: str, shape: str) -> list[str]:
     else:
         drawn = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6.5" fill="{colour}"/>'
     below = 18.0 if shape == "diamond" else 4.0  # one's own point is often close to a published one
-    return [
-        drawn,
-        f'<text x="{x + 12:.1f}" y="{y + below:.1f}" font-weight="bold" fill="{colour}">{escape(label)}</text>',
-    ]
+    return [drawn, _label(x + 12, y + below, label, halo)]
+
+
+def _label(x: float, y: float, text: str, halo: str) -> str:
+    """Bold text that lines behind it do not cross: it has a rim in the colour of the ground."""
+    rim = f"paint-order:stroke;stroke:{halo};stroke-width:4px;stroke-linejoin:round"
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-weight="bold" style="{rim}">{escape(text)}</text>'

@@ -11,7 +11,7 @@ import traitlets
 
 from tfm_lab.claims import CLAIMS, OBJECTIONS, Claim, Examined, Found, Outcome, find, objections
 from tfm_lab.show.stepping import stepping_buttons
-from tfm_lab.show.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER
+from tfm_lab.show.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, text_on_paper
 
 MARKS: Mapping[Outcome, tuple[str, str]] = {
     Outcome.HOLDS: ("✓", GREEN),
@@ -176,7 +176,8 @@ def ledger_svg(ledger: Ledger) -> str:
                 x += UNIT * count
     x, y = 14.0, height - 18
     for outcome, (mark, colour) in MARKS.items():
-        parts.append(f'<text x="{x:.0f}" y="{y:.0f}" fill="{colour}" font-weight="bold">{mark} {outcome.value}</text>')
+        look = f'fill="{text_on_paper(colour)}" font-weight="bold"'
+        parts.append(f'<text x="{x:.0f}" y="{y:.0f}" {look}>{mark} {outcome.value}</text>')
         x += 34 + 8.5 * len(outcome.value)
     return "\n".join([*parts, "</svg>"])
 
@@ -186,7 +187,7 @@ def _segment(x: float, y: float, count: int, outcome: Outcome) -> str:
     return (
         f'<rect x="{x + 1:.0f}" y="{y:.0f}" width="{UNIT * count - 2:.0f}" height="24" fill="none" stroke="{colour}" '
         f'stroke-width="2"/><text x="{x + UNIT * count / 2:.0f}" y="{y + 17:.0f}" text-anchor="middle" '
-        f'fill="{colour}" font-weight="bold">{mark} {count}</text>'
+        f'fill="{text_on_paper(colour)}" font-weight="bold">{mark} {count}</text>'
     )
 
 
@@ -197,7 +198,10 @@ def _number_card(item: Found) -> str:
 
 
 def _numbers(found: Sequence[Found]) -> str:
-    return "<br>".join(f"{item.link.what}: {item.text} ([{_short(item)}]({item.href}))" for item in found)
+    return "<br>".join(
+        f'{item.link.what}: <span style="white-space:nowrap">{item.text} ([{_short(item)}]({item.href}))</span>'
+        for item in found
+    )
 
 
 def _short(item: Found) -> str:

@@ -146,6 +146,10 @@ class MicroscopeState(traitlets.HasTraits):
         rows = sorted(self.done())
         return float((self.updates()[rows] - self.exact[rows]).abs().max()) if rows else 0.0
 
+    def _agreement(self) -> str:
+        error = self.error()
+        return f"within {error:.0e} of" if error else "the same as those of"
+
     def describe(self) -> str:
         """Tree, stage and node in words."""
         tree = self.case.tree
@@ -153,7 +157,7 @@ class MicroscopeState(traitlets.HasTraits):
         reads = f"reads the writes of {', '.join(above)}" if above else "is the root and reads no other write"
         return (
             f"{self.kind[0].upper()}{self.kind[1:]} tree of {len(tree)} nodes, {self._place()}. {self.stage.text} "
-            f"{len(self.done())} of {len(tree)} updates known, within {self.error():.0e} of one solve of the whole. "
+            f"{len(self.done())} of {len(tree)} updates known, {self._agreement()} one solve of the whole. "
             f"Node {self.node} {reads}; its row of X has entries there and nowhere else."
         )
 

@@ -12,7 +12,7 @@ from tfm_lab.show.views import tidy_layout
 from tfm_lab.tree import DraftTree
 
 SIDE, TOP, MARGIN, GAP, DEPTH = 264.0, 66.0, 16.0, 34.0, 22.0
-LEVELS = (0.12, 0.3, 0.55, 0.9)
+LEVELS = (0.3, 0.5, 0.75, 1.0)
 """Strengths in which entries are drawn, weakest first."""
 
 

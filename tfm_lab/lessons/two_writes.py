@@ -16,7 +16,7 @@ from torch import Tensor
 from tfm_lab.lessons.memory_by_hand import update
 from tfm_lab.show.matrix import MatrixPanel, draw_panel, number
 from tfm_lab.show.picture import Picture
-from tfm_lab.show.style import BLUE, GREEN, INK, PAPER, PURPLE
+from tfm_lab.show.style import BLUE, INK, PAPER, PURPLE
 
 TRUNK: Float[Tensor, "2 2"] = torch.tensor([[1.0, 0.5], [0.0, 0.0]], dtype=torch.float64)
 """The memory before the siblings: the trunk stored (1, 0.5) under the key (1, 0)."""
@@ -165,7 +165,7 @@ def _answers(state: TwoWritesState) -> list[str]:
             )
         parts.append(f'<text x="{BARS + 176:.0f}" y="{y + 14:.0f}"{weight}>{_vector(answer)}</text>')
         if order != "A alone" and _same(answer, answers["A alone"]):
-            parts.append(f'<text x="{BARS + 262:.0f}" y="{y + 14:.0f}" fill="{GREEN}">as A alone</text>')
+            parts.append(f'<text x="{BARS + 262:.0f}" y="{y + 14:.0f}">✓ as A alone</text>')
     y = TOP + ROW * len(ORDERS)
     for line, text in enumerate(("bars: first number blue, second purple;", "hollow bars are negative numbers")):
         parts.append(f'<text x="{BARS:.0f}" y="{y + 16 * line:.0f}">{text}</text>')
