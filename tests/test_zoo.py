@@ -97,7 +97,7 @@ def test_the_symptom_plot_shows_every_series(name: str) -> None:
     assert by_name["wrong"].x == by_name["right"].x
     assert by_name["wrong"].y != by_name["right"].y
     assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == (exhibit.x_title, exhibit.y_title)
-    assert figure.layout.title.text == f"{exhibit.number}. {exhibit.title}"
+    assert figure.layout.title.text == f"Exhibit {exhibit.number}: {exhibit.title}"
 
 
 def test_errors_of_many_sizes_are_drawn_on_a_logarithmic_axis() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import ipywidgets as widgets
+import plotly.graph_objects as go
 import pytest
 from explorer.small import SETTINGS, exploration
 from ipywidgets.widgets.widget import _instances
@@ -124,7 +125,7 @@ def test_a_click_selects_and_in_what_if_mode_places() -> None:
     click(explorer, 1)
     assert len(explorer.session.state.placed) == 1
     assert explorer._figure.widget is figure, "one figure, updated in place"
-    assert sum(type(control).__name__ == "FigureWidget" for control in controls(explorer)) == 1
+    assert sum(isinstance(control, go.FigureWidget) for control in controls(explorer)) == 1
     explorer.dismiss()
 
 

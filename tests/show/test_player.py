@@ -1,7 +1,9 @@
 """The player: its state keeps its promises under any input, its widgets follow, and nothing is left behind."""
 
+from typing import Any
 from xml.etree import ElementTree
 
+import plotly.graph_objects as go
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,9 @@ from ipywidgets.widgets.widget import _instances
 from show.samples import ROUNDS, TREE, decode
 
 from tfm_lab.show import Frame, Guesses, Player, growth_view
+from tfm_lab.show.live import PAGE_COLOURS, TreeFigure, WholeFigure
 from tfm_lab.show.player import PlayerState, view_table
+from tfm_lab.show.plots import tree_spec
 
 FRAMES = [Frame(growth_view(TREE, ROUNDS, last, decode), f"round {last}", f"side {last}") for last in range(3)]
 TRACKS = {"long": FRAMES, "short": FRAMES[:1]}
@@ -57,6 +61,22 @@ def test_slider_buttons_and_switch_move_picture_text_and_table(backend: str) -> 
     player.dismiss()
 
 
+def test_a_figure_is_announced_with_all_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser that loses the messages behind the first one still draws the tree, in the colours of the page."""
+    announced: list[dict[str, Any]] = []
+
+    def noted(figure: WholeFigure) -> None:
+        announced.append(figure.get_state())
+
+    monkeypatch.setattr(go.FigureWidget, "open", noted)
+    view = FRAMES[0].view
+    TreeFigure(view)
+    (state,) = announced
+    assert len(state["_widget_data"][-1]["x"]) == len(view.nodes)
+    assert state["_widget_layout"]["width"] == tree_spec(view)["layout"]["width"]
+    assert f".{state['_dom_classes'][0]} " in PAGE_COLOURS
+
+
 def test_without_a_front_end_there_are_picture_and_words() -> None:
     player = Player({"only": FRAMES}, backend="svg")
     data, _ = player._repr_mimebundle_()
@@ -92,3 +112,9 @@ def test_guesses_count_only_when_a_slider_was_moved() -> None:
     data, _ = guesses._repr_mimebundle_()
     assert ElementTree.fromstring(data["image/svg+xml"]).tag.endswith("svg")
     assert "How many?" in data["text/plain"]
+
+
+def test_a_guess_may_have_decimals() -> None:
+    guesses = Guesses("How long?", {"tree": "tokens"}, 1.0, 4.0, step=0.01)
+    guesses._sliders["tree"].value = 2.86
+    assert guesses.values == {"tree": 2.86}

@@ -16,7 +16,7 @@ BLUE, ORANGE, GREEN, PURPLE, GREY, SKY, YELLOW = (
     "#0072B2",
     "#D55E00",
     "#007F5F",
-    "#8E4585",
+    "#A8509D",
     "#6b7280",
     "#56B4E9",
     "#B58900",

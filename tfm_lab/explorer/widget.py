@@ -16,14 +16,9 @@ from tfm_lab.explorer.scenes import Scene, describe, hides_target, name, node_op
 from tfm_lab.explorer.session import ExplorerSession
 from tfm_lab.explorer.settings import targets
 from tfm_lab.explorer.tables import caption_html, nodes_table, side_html
-from tfm_lab.show.live import TreeFigure, close_all, has_live_front_end, replace_open
+from tfm_lab.show.live import TreeFigure, close_all, has_live_front_end, page_colours, replace_open
 from tfm_lab.show.svg import tree_svg
 
-# Plotly writes its text in a fixed colour; here it takes that of the page, light or dark. The hover box keeps its own.
-PAGE_COLOURS = (
-    "<style>.tfm-explorer .scatterlayer text, .tfm-explorer .infolayer text "
-    "{fill: var(--jp-ui-font-color1, currentColor) !important;}</style>"
-)
 HIDDEN = "The target's truth is hidden until the budget is spent or no candidate is left."
 
 
@@ -114,7 +109,7 @@ class TreeExplorer(widgets.VBox):
             [self._number, self._node, widgets.Box(list(self._moves.values()), layout=WRAPPED), self._by_hand]
         )
         return [
-            widgets.HTML(PAGE_COLOURS),
+            page_colours(),
             settings["prompt"],
             settings["is_chat"],
             widgets.Box([settings["method"], settings["target"]], layout=WRAPPED),

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from tfm_lab.show.scale import ticks
-from tfm_lab.show.style import INK, METHOD_COLOURS, PAPER
+from tfm_lab.show.style import INK, METHOD_COLOURS, PAPER, text_on_paper
 
 WIDTH, LEFT, RIGHT, TOP = 640.0, 150.0, 60.0, 40.0
 DASHES = ("", "6 4", "2 3", "8 3 2 3")
@@ -54,7 +54,8 @@ def lines_svg(
         parts += _line(spots, colours.get(name, INK), DASHES[index % len(DASHES)])
         ends[name] = spots[-1] if spots else (left, bottom)
     for name, (x, y) in _apart(ends).items():
-        parts.append(f'<text x="{x + 10:.1f}" y="{y + 4:.1f}" fill="{colours.get(name, INK)}">{escape(name)}</text>')
+        colour = text_on_paper(colours.get(name, INK))
+        parts.append(f'<text x="{x + 10:.1f}" y="{y + 4:.1f}" fill="{colour}">{escape(name)}</text>')
     parts.append(f'<text x="{left:.0f}" y="{height - 10:.0f}">{escape(f"{y_title} by {x_title}")}</text></svg>')
     return "\n".join(parts)
 

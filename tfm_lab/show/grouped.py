@@ -6,7 +6,7 @@ from html import escape
 import plotly.graph_objects as go
 
 from tfm_lab.show.picture import Picture
-from tfm_lab.show.plots import FAINT, TRANSPARENT
+from tfm_lab.show.plots import FAINT, ON_PAPER
 from tfm_lab.show.scale import ticks
 from tfm_lab.show.style import INK, PAPER
 
@@ -39,7 +39,7 @@ def grouped_figure(
         colour = colours.get(name, INK)
         marker = {"color": "rgba(0,0,0,0)" if index == 0 else colour, "line": {"color": colour, "width": 2}}
         figure.add_bar(x=list(bars), y=list(bars.values()), name=name, marker=marker)
-    figure.update_layout(title=title, height=height, margin={"l": 20, "r": 20, "t": 50, "b": 40}, **TRANSPARENT)
+    figure.update_layout(title=title, height=height, margin={"l": 20, "r": 20, "t": 50, "b": 40}, **ON_PAPER)
     figure.update_xaxes(title=x_title, gridcolor=FAINT, zerolinecolor=FAINT)
     figure.update_yaxes(title=y_title, gridcolor=FAINT, zerolinecolor=FAINT)
     return figure

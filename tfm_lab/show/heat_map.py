@@ -7,7 +7,7 @@ from html import escape
 import plotly.graph_objects as go
 
 from tfm_lab.show.picture import Picture
-from tfm_lab.show.plots import TRANSPARENT
+from tfm_lab.show.plots import ON_PAPER
 from tfm_lab.show.style import GREEN, INK, ORANGE, PAPER
 
 CELL, LINE, LEFT, HEAD = 108.0, 46.0, 190.0, 74.0
@@ -73,7 +73,7 @@ def heat_map_figure(cells: Cells, title: str) -> go.Figure:
     )
     figure = go.Figure(heat)
     margin = {"l": 20, "r": 20, "t": 80, "b": 20}
-    figure.update_layout(title=title, height=120 + 52 * len(cells), margin=margin, **TRANSPARENT)
+    figure.update_layout(title=title, height=120 + 52 * len(cells), margin=margin, **ON_PAPER)
     figure.update_xaxes(side="top", showgrid=False)
     figure.update_yaxes(autorange="reversed", showgrid=False)
     return figure

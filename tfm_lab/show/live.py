@@ -20,6 +20,12 @@ class Dismissible(Protocol):
     def dismiss(self) -> None: ...
 
 
+# Plotly writes its text in a fixed colour; here it takes that of the page, light or dark. The hover box keeps its own.
+PAGE_COLOURS = (
+    "<style>.tfm-figure .scatterlayer text, .tfm-figure .infolayer text "
+    "{fill: var(--jp-ui-font-color1, currentColor) !important;}</style>"
+)
+
 _open: dict[str, Dismissible] = {}
 
 
@@ -28,6 +34,11 @@ def replace_open(key: str, widget: Dismissible) -> None:
     if key in _open:
         _open.pop(key).dismiss()
     _open[key] = widget
+
+
+def page_colours() -> widgets.HTML:
+    """A widget without a picture that lets the plotly figures beside it take the text colour of the page."""
+    return widgets.HTML(PAGE_COLOURS, layout={"display": "none"})
 
 
 def close_all(root: widgets.Widget) -> None:
@@ -57,6 +68,26 @@ def has_live_front_end() -> bool:
     return any(name in command for name in SERVERS)
 
 
+class WholeFigure(go.FigureWidget):
+    """A FigureWidget that is announced to the browser with all its data.
+
+    Plotly announces an empty figure and sends the data behind it. A browser that is still fetching the states of a
+    kernel that has just started can lose what comes behind, and would show empty axes for good.
+    """
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._is_whole = False
+        super().__init__(spec)
+        self._dom_classes = ("tfm-figure",)
+        self._is_whole = True
+        self.open()
+
+    def open(self) -> None:
+        """Announce the figure, once it is whole."""
+        if self._is_whole:
+            super().open()
+
+
 class TreeFigure:
     """A plotly FigureWidget of a tree. It is never freed, so make one and show every further tree in it.
 
@@ -66,7 +97,7 @@ class TreeFigure:
 
     def __init__(self, view: TreeView) -> None:
         self._spec = tree_spec(view)
-        self.widget: Any = go.FigureWidget(self._spec)
+        self.widget: Any = WholeFigure(self._spec)
 
     def show(self, view: TreeView) -> None:
         """Show another tree, in one message that holds only what differs: plotly checks whatever it is given."""

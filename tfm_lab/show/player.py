@@ -12,7 +12,7 @@ from typing import Any
 import ipywidgets as widgets
 import traitlets
 
-from tfm_lab.show.live import TreeFigure, close_all, has_live_front_end, replace_open
+from tfm_lab.show.live import TreeFigure, close_all, has_live_front_end, page_colours, replace_open
 from tfm_lab.show.svg import tree_svg
 from tfm_lab.show.views import TreeView
 
@@ -111,7 +111,7 @@ class Player(widgets.VBox):
         drawing = self._figure.widget if self._figure is not None else self._picture
         scrolled = widgets.Box([drawing], layout=widgets.Layout(overflow="auto", max_width="100%"))
         beside = widgets.Box([scrolled, self._side], layout=widgets.Layout(flex_flow="row wrap", width="100%"))
-        super().__init__([*controls, self._caption, beside, self._table, self._words])
+        super().__init__([page_colours(), *controls, self._caption, beside, self._table, self._words])
         self._refresh()
         if key is not None:
             replace_open(key, self)

@@ -11,23 +11,29 @@ from tfm_lab.show.style import BLUE, GREY, INK, METHOD_COLOURS, PAPER, STYLES
 from tfm_lab.show.views import NodeView, Role, TreeView
 
 CLEAR, FAINT = "rgba(0,0,0,0)", "rgba(107,114,128,0.3)"
-TRANSPARENT = {
-    "paper_bgcolor": CLEAR,
-    "plot_bgcolor": CLEAR,
-    "font": {"size": 12, "color": GREY},
-    "modebar": {"bgcolor": CLEAR, "color": GREY, "activecolor": BLUE, "remove": ["select2d", "lasso2d"]},
+MODEBAR = {"bgcolor": CLEAR, "color": GREY, "activecolor": BLUE, "remove": ["select2d", "lasso2d"]}
+# An output brings its own light paper, as its SVG does: plotly cannot take the colours of the page.
+ON_PAPER = {
+    "paper_bgcolor": PAPER,
+    "plot_bgcolor": PAPER,
+    "font": {"size": 12, "color": INK},
+    "modebar": MODEBAR,
 }
+# In a widget the page shows through, and its text takes the colour of the page by PAGE_COLOURS.
+ON_PAGE = ON_PAPER | {"paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR}
 SYMBOLS = {"circle": "circle", "square": "square", "diamond": "diamond"}
 STRONG_EDGES = tuple(role for role, style in STYLES.items() if style.strong and role is not Role.ROOT)
 
 
 def tree_figure(view: TreeView) -> go.Figure:
-    """A tree view with hovering; the same positions, shapes and colours as its SVG."""
-    return go.Figure(tree_spec(view))
+    """A tree view with hovering, on paper; the same positions, shapes and colours as its SVG."""
+    figure = go.Figure(tree_spec(view))
+    figure.update_layout(ON_PAPER)
+    return figure
 
 
 def tree_spec(view: TreeView) -> dict[str, Any]:
-    """The figure of :func:`tree_figure` as plain data and layout. Every view has the same traces and keys."""
+    """The tree as plain data and layout, for a widget. Every view has the same traces and keys."""
     drawing = geometry(view)
     styles = [STYLES[node.role] for node in view.nodes]
     sizes = [12 if style.strong else 9 for style in styles]
@@ -60,7 +66,7 @@ def tree_spec(view: TreeView) -> dict[str, Any]:
         "annotations": _headings(view),
         "xaxis": {"visible": False, "range": [0, drawing.width + 8]},
         "yaxis": {"visible": False, "range": [-drawing.height, 0]},
-        **TRANSPARENT,
+        **ON_PAGE,
     }
     edges = [_edges(view, drawing, None), *(_edges(view, drawing, role) for role in STRONG_EDGES)]
     return {"data": [*edges, nodes], "layout": layout}
@@ -135,13 +141,13 @@ def bars_figure(
     )
     figure = go.Figure(bars)
     _plain(figure, title, 110 + 34 * len(names))
-    figure.update_yaxes(autorange="reversed")
+    figure.update_yaxes(autorange="reversed", showgrid=False, ticksuffix="  ")  # no line through the values
     figure.update_xaxes(title=x_title)
     return figure
 
 
 def _plain(figure: go.Figure, title: str, height: float) -> None:
     margin = {"l": 20, "r": 20, "t": 50, "b": 40}
-    figure.update_layout(title=title, height=height, margin=margin, **TRANSPARENT)
+    figure.update_layout(title=title, height=height, margin=margin, **ON_PAPER)
     figure.update_xaxes(gridcolor=FAINT, zerolinecolor=FAINT)
     figure.update_yaxes(gridcolor=FAINT, zerolinecolor=FAINT)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from tfm_lab.show.views import Role
 
 INK, PAPER = "#1f2328", "#ffffff"
-BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#007F5F", "#8E4585", "#6b7280"
+BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#007F5F", "#A8509D", "#6b7280"
 
 
 class NodeStyle(NamedTuple):
@@ -36,3 +36,9 @@ STYLES: dict[Role, NodeStyle] = {
     Role.CHOSEN: NodeStyle(BLUE, "circle", True, True, False),
 }
 METHOD_COLOURS = {"ar": GREY, "chain": BLUE, "ddtree": ORANGE, "tfm": GREEN, "dyspec": PURPLE}
+TEXT_ON_PAPER = {ORANGE: "#A84A00"}
+
+
+def text_on_paper(colour: str) -> str:
+    """A colour of the pictures for text on their paper: darker where the colour itself could hardly be read."""
+    return TEXT_ON_PAPER.get(colour, colour)

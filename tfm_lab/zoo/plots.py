@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from tfm_lab.show.grouped import grouped_picture
 from tfm_lab.show.picture import Picture, lines_picture
-from tfm_lab.show.plots import FAINT, TRANSPARENT
+from tfm_lab.show.plots import FAINT, ON_PAPER
 from tfm_lab.show.style import BLUE, GREY, ORANGE
 from tfm_lab.zoo.exhibit import Evidence, Exhibit
 
@@ -38,7 +38,7 @@ def symptom_plot(exhibit: Exhibit[Any], evidence: Evidence | None = None) -> go.
     values = [value for series in evidence.series for value in series.y]
     is_wide = not has_names and min(values) > 0.0 and max(values) > LOGARITHMIC * min(values)
     margin = {"l": 20, "r": 20, "t": 50, "b": 40}
-    figure.update_layout(title=f"{exhibit.number}. {exhibit.title}", height=360, margin=margin, **TRANSPARENT)
+    figure.update_layout(title=f"Exhibit {exhibit.number}: {exhibit.title}", height=360, margin=margin, **ON_PAPER)
     figure.update_xaxes(title=exhibit.x_title, gridcolor=FAINT, zerolinecolor=FAINT)
     figure.update_yaxes(title=exhibit.y_title, gridcolor=FAINT, zerolinecolor=FAINT)
     if is_wide:
@@ -53,7 +53,7 @@ def symptom_picture(exhibit: Exhibit[Any], evidence: Evidence | None = None) -> 
     Args and errors as :func:`symptom_plot`.
     """
     evidence = evidence or exhibit.evidence()
-    title = f"{exhibit.number}. {exhibit.title}"
+    title = f"Exhibit {exhibit.number}: {exhibit.title}"
     series: Any = {name: dict(zip(x, y, strict=True)) for name, x, y in evidence.series}
     if any(isinstance(x, str) for name in series for x in series[name]):
         still = grouped_picture(series, title, exhibit.x_title, exhibit.y_title, COLOURS)
