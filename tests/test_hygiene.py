@@ -23,6 +23,12 @@ def test_the_series_is_clean() -> None:
     assert series_problems(NOTEBOOKS) == []
 
 
+def test_the_first_notebook_leads_to_all_others() -> None:
+    first, *others = NOTEBOOKS
+    linked = set(re.findall(r"\]\((\w+\.ipynb)\)", read_notebook(first).cells[-1].source))
+    assert linked == {path.name for path in others}
+
+
 def test_every_expectation_belongs_to_a_notebook() -> None:
     assert set(load_expectations(FOLDER / "expected.toml")) <= {path.stem for path in NOTEBOOKS}
 
