@@ -11,7 +11,7 @@ from ipywidgets.widgets.widget import _instances
 from show.samples import ROUNDS, TREE, decode
 
 from tfm_lab.show import Frame, Guesses, Player, growth_view
-from tfm_lab.show.live import PAGE_COLOURS, TreeFigure, WholeFigure
+from tfm_lab.show.live import PAGE_COLOURS, PatientFigure, TreeFigure
 from tfm_lab.show.player import PlayerState, view_table
 from tfm_lab.show.plots import tree_spec
 
@@ -62,10 +62,10 @@ def test_slider_buttons_and_switch_move_picture_text_and_table(backend: str) -> 
 
 
 def test_a_figure_is_announced_with_all_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A browser that loses the messages behind the first one still draws the tree, in the colours of the page."""
+    """A browser that is late still draws the tree, in the colours of the page, and without a large program to start."""
     announced: list[dict[str, Any]] = []
 
-    def noted(figure: WholeFigure) -> None:
+    def noted(figure: PatientFigure) -> None:
         announced.append(figure.get_state())
 
     monkeypatch.setattr(go.FigureWidget, "open", noted)
@@ -75,6 +75,16 @@ def test_a_figure_is_announced_with_all_its_data(monkeypatch: pytest.MonkeyPatch
     assert len(state["_widget_data"][-1]["x"]) == len(view.nodes)
     assert state["_widget_layout"]["width"] == tree_spec(view)["layout"]["width"]
     assert f".{state['_dom_classes'][0]} " in PAGE_COLOURS
+    assert len(state["_esm"]) < 2000 < len(state["_plotly_program"])
+
+
+def test_a_browser_that_is_late_finds_the_tree_that_is_shown() -> None:
+    first, _, last = (frame.view for frame in FRAMES)
+    figure = TreeFigure(first)
+    figure.show(last)
+    state = figure.widget.get_state()
+    assert len(state["_widget_data"][-1]["x"]) == len(last.nodes) != len(first.nodes)
+    assert state["_widget_layout"]["width"] == tree_spec(last)["layout"]["width"]
 
 
 def test_without_a_front_end_there_are_picture_and_words() -> None:

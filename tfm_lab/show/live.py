@@ -1,12 +1,16 @@
 """Widgets that live with their page: one plotly tree updated in place, and nothing left behind by a cell run again."""
 
 import os
+from copy import deepcopy
+from functools import cache
+from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any, Protocol
 
 import ipywidgets as widgets
 import plotly.graph_objects as go
 import psutil
+import traitlets
 
 from tfm_lab.show.plots import tree_spec
 from tfm_lab.show.views import TreeView
@@ -21,10 +25,38 @@ class Dismissible(Protocol):
 
 
 # Plotly writes its text in a fixed colour; here it takes that of the page, light or dark. The hover box keeps its own.
+FIGURE = "tfm-figure"
 PAGE_COLOURS = (
-    "<style>.tfm-figure .scatterlayer text, .tfm-figure .infolayer text "
+    f"<style>.{FIGURE} .scatterlayer text, .{FIGURE} .infolayer text "
     "{fill: var(--jp-ui-font-color1, currentColor) !important;}</style>"
 )
+LOADER = """
+const programs = (globalThis.tfmLabPlotly ??= new Map());
+
+function load(program) {
+  if (!programs.has(program)) {
+    const url = URL.createObjectURL(new Blob([program], { type: "text/javascript" }));
+    programs.set(program, import(url).finally(() => URL.revokeObjectURL(url)));
+  }
+  return programs.get(program);
+}
+
+export default () => {
+  let figure;
+  async function start(model) {
+    const { default: make } = await load(model.get("_plotly_program"));
+    const started = make();
+    started.initialize({ model });
+    return started;
+  }
+  return {
+    async render({ model, el }) {
+      figure ??= start(model);
+      return (await figure).render({ model, el });
+    },
+  };
+};
+"""
 
 _open: dict[str, Dismissible] = {}
 
@@ -68,24 +100,41 @@ def has_live_front_end() -> bool:
     return any(name in command for name in SERVERS)
 
 
-class WholeFigure(go.FigureWidget):
-    """A FigureWidget that is announced to the browser with all its data.
+class PatientFigure(go.FigureWidget):
+    """A FigureWidget that may take its time in the browser.
 
-    Plotly announces an empty figure and sends the data behind it. A browser that is still fetching the states of a
-    kernel that has just started can lose what comes behind, and would show empty axes for good.
+    anywidget gives the program of a widget two seconds to start, and then drops every message to it. Plotly's program
+    has 5 MB and takes longer on a busy machine: the figure stays empty, or never moves again. So the program that
+    starts is a small one. It brings plotly when the figure is drawn, once for all figures of a page, and shows the
+    state of that moment; ``sync`` keeps that state whole.
     """
+
+    _esm = LOADER
+    _plotly_program = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self._is_whole = False
         super().__init__(spec)
-        self._dom_classes = ("tfm-figure",)
+        self._plotly_program = _plotly_program()
+        self._dom_classes = (FIGURE,)
         self._is_whole = True
         self.open()
 
     def open(self) -> None:
-        """Announce the figure, once it is whole."""
+        """Announce the figure to the browser, once it is whole."""
         if self._is_whole:
             super().open()
+
+    def sync(self) -> None:
+        """Send all data anew; plotly's own messages are changes, which a program that has not started would miss."""
+        with self.hold_sync():
+            self._widget_layout = deepcopy(self._layout_obj._props)
+            self._widget_data = deepcopy(self._data)
+
+
+@cache
+def _plotly_program() -> str:
+    return (files("plotly") / "package_data" / "widgetbundle.js").read_text(encoding="utf-8")
 
 
 class TreeFigure:
@@ -97,7 +146,7 @@ class TreeFigure:
 
     def __init__(self, view: TreeView) -> None:
         self._spec = tree_spec(view)
-        self.widget: Any = WholeFigure(self._spec)
+        self.widget: Any = PatientFigure(self._spec)
 
     def show(self, view: TreeView) -> None:
         """Show another tree, in one message that holds only what differs: plotly checks whatever it is given."""
@@ -106,6 +155,7 @@ class TreeFigure:
             for trace, old, new in zip(self.widget.data, before["data"], self._spec["data"], strict=True):
                 _assign(trace, old, new)
             _assign(self.widget.layout, before["layout"], self._spec["layout"])
+        self.widget.sync()
 
 
 def _assign(part: Any, old: dict[str, Any], new: dict[str, Any]) -> None:
