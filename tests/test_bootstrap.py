@@ -187,3 +187,15 @@ def test_the_explorer_brings_its_own_packages(project: Path, commands: list[list
     bootstrap.prepare(project, "base")
     bootstrap.prepare(project, "explorer")
     assert len(commands) == count, "a second start runs nothing"
+
+
+def test_binder_installs_what_the_constraints_name() -> None:
+    """A version of its own may only say where torch is built for; Notebook 7 goes with one JupyterLab."""
+    pinned = dict(
+        line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")
+    )
+    lines = (ROOT / "binder" / "requirements.txt").read_text().splitlines()
+    wanted = [line for line in lines if line and line[0] not in "#-"]
+    assert {line.partition("==")[0] for line in wanted} == {"torch", "notebook"} <= set(pinned)
+    assert [line for line in wanted if "==" in line] == [f"torch=={pinned['torch']}+cpu"]
+    assert {"-c ../constraints.txt", "-e ."} <= set(lines)

@@ -132,7 +132,9 @@ class NotebookPage:
         self.page.close()
 
 
-def open_notebook(browser: Browser, server: LabServer, name: str, front_end: str = "lab") -> NotebookPage:
+def open_notebook(
+    browser: Browser, server: LabServer, name: str, front_end: str = "lab", script: str = ""
+) -> NotebookPage:
     """Open a notebook of the server's folder in a fresh page and wait for its kernel.
 
     Args:
@@ -140,10 +142,12 @@ def open_notebook(browser: Browser, server: LabServer, name: str, front_end: str
         server: what serves it.
         name: file name.
         front_end: a key of ``FRONT_ENDS``.
+        script: runs in the page before anything else.
     """
     notebook = NotebookPage(name, browser.new_page(viewport={"width": 1400, "height": 1000}))
     page = notebook.page
     page.set_default_timeout(60_000)
+    page.add_init_script(script)
     own = (server.url, server.url.replace("http", "ws"), "data:", "blob:")
     page.on("request", lambda request: None if request.url.startswith(own) else notebook.outside.append(request.url))
     page.on(

@@ -38,6 +38,14 @@ session = ExplorerSession(Settings(budget=8, new_tokens=6))
 session.decode(wait=True)
 TreeExplorer(session, key="test")"""
 
+PLAYER = """from show.samples import ROUNDS, TREE, decode
+from tfm_lab.show import Frame, Player, growth_view
+Player({"TfM": [Frame(growth_view(TREE, ROUNDS, last, decode), f"round {last}") for last in range(3)]})"""
+
+# The two seconds that anywidget gives a widget to start pass in a fifth of one.
+IMPATIENT = """const timeout = AbortSignal.timeout.bind(AbortSignal);
+AbortSignal.timeout = (milliseconds) => timeout(milliseconds === 2000 ? 200 : milliseconds);"""
+
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.slow,
@@ -52,6 +60,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     shutil.copytree(FOLDER, root, ignore=shutil.ignore_patterns(".*"))
     write_notebook(root, METRIC, WIDGETS, name="widgets")
     write_notebook(root, METRIC, EXPLORER, name="explorer")
+    samples = f"import sys\nsys.path.insert(0, {str(Path(__file__).resolve().parents[1])!r})"
+    write_notebook(root, METRIC, samples, PLAYER, name="player")
     request = 'from IPython.display import HTML\nHTML(\'<img src="http://127.0.0.1:9/outside.png" alt="a test">\')'
     write_notebook(root, METRIC, request, "1 / 0", "print('never')", name="bad")
     with lab_server(root, tmp_path_factory.mktemp("state")) as running:
@@ -173,6 +183,17 @@ def test_a_slider_moves_a_figure(opened: NotebookPage) -> None:
     assert opened.errors() == []
     assert opened.outside == []
     assert opened.console == []
+
+
+def test_a_tree_moves_in_a_browser_that_starts_slowly(browser: Browser, server: LabServer) -> None:
+    opened = open_notebook(browser, server, "player.ipynb", script=IMPATIENT)
+    opened.run_all_cells(seconds=60)
+    nodes = opened.page.locator(".scatterlayer .trace").last.locator(".point")
+    expect(nodes).to_have_count(3, timeout=30_000)
+    opened.page.locator("button", has_text="next").click()
+    expect(nodes).to_have_count(5, timeout=30_000)
+    assert opened.console == []
+    opened.close()
 
 
 @pytest.mark.parametrize("opened", ["bad.ipynb"], indirect=True)
