@@ -91,11 +91,71 @@ def test_a_running_decode_is_cancelled_and_its_steps_are_shown(monkeypatch: pyte
     assert not session._show_if_kept(), "part of a decode is not kept"
 
 
+def test_a_decode_goes_on_while_anybody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who leaves withdraws an interest of its own; the last one to leave stops the decode."""
+    may_end = threading.Event()
+
+    def patient(settings: Settings, models: object, tell: Callable, is_cancelled: Callable) -> Exploration:
+        while not (is_cancelled() or may_end.is_set()):
+            threading.Event().wait(0.01)
+        return replace(exploration(), settings=settings)
+
+    monkeypatch.setattr(module, "explore", patient)
+    session = ExplorerSession(SETTINGS, load_models=lambda name: None)
+    first, second = object(), object()
+    session.attend(first)
+    session.attend(second)
+    session.decode()
+    session.leave(first)
+    session.leave(first)
+    may_end.set()
+    session.join(SECONDS)
+    assert session.message.startswith("Decoded 6 tokens")
+    may_end.clear()
+    session.change(seed=2)
+    session.decode()
+    session.leave(second)
+    session.join(SECONDS)
+    assert session.message.startswith("Cancelled after ")
+
+
+@pytest.mark.parametrize(
+    ("runs_before", "wait"),
+    [
+        (False, lambda session: session.decode(wait=True)),
+        (True, lambda session: session.decode(wait=True)),
+        (True, lambda session: session.join(SECONDS)),
+    ],
+)
+def test_what_a_cell_waits_for_is_not_stopped_by_an_explorer_that_is_closed(
+    monkeypatch: pytest.MonkeyPatch, runs_before: bool, wait: Callable[[ExplorerSession], None]
+) -> None:
+    may_end = threading.Event()
+
+    def patient(settings: Settings, models: object, tell: Callable, is_cancelled: Callable) -> Exploration:
+        assert may_end.wait(SECONDS)
+        return replace(exploration(), settings=settings)
+
+    def close() -> None:
+        session.leave(explorer)
+        may_end.set()
+
+    monkeypatch.setattr(module, "explore", patient)
+    session, explorer = ExplorerSession(SETTINGS, load_models=lambda name: None), object()
+    session.attend(explorer)
+    if runs_before:
+        session.decode()
+    threading.Timer(0.2, close).start()
+    wait(session)
+    assert session.message.startswith("Decoded 6 tokens")
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
         ({"prompt": " "}, "The prompt is empty: type a question or the beginning of a text, then press Decode."),
         ({"budget": 500}, "budget must lie between 1 and 128, got 500"),
+        pytest.param({"budget": 2.5}, "budget must be a whole number, got 2.5", marks=pytest.mark.unchecked),
         ({"target": "elsewhere"}, "there is no bundle 'elsewhere'; shipped are hybrid, smollm2"),
     ],
 )
@@ -107,6 +167,21 @@ def test_what_cannot_work_is_told_in_a_sentence(settings: dict, sentence: str) -
     assert session.message.startswith(sentence)
     assert not session.is_busy
     assert session.shown is None
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize("name", ["budget", "width", "pool", "seed", "new_tokens"])
+@pytest.mark.parametrize("value", [2.5, 2.0, True, "2", None])
+def test_settings_that_are_no_whole_numbers_are_refused_at_once(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must be a whole number, got {value!r}$"):
+        Settings(**{name: value})
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize("value", [True, "1", None])
+def test_a_temperature_that_is_no_number_is_refused_at_once(value: object) -> None:
+    with pytest.raises(ValueError, match=f"^temperature must be a number, got {value!r}$"):
+        Settings(temperature=value)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_decode_that_breaks_is_told_and_the_next_one_can_start(monkeypatch: pytest.MonkeyPatch) -> None:

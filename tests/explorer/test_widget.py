@@ -1,7 +1,7 @@
 """The widget: every action has a control that keys reach, few messages per step, nothing left behind."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -11,8 +11,10 @@ import pytest
 from explorer.small import SETTINGS, exploration
 from ipywidgets.widgets.widget import _instances
 
-from tfm_lab.explorer import ExplorerSession, TreeExplorer, node_picture, reducers, trees_picture
+from tfm_lab.explorer import ExplorerSession, Settings, TreeExplorer, node_picture, reducers, trees_picture
+from tfm_lab.explorer import session as session_module
 from tfm_lab.explorer.law_picture import BARS, law_svg
+from tfm_lab.explorer.records import Exploration
 from tfm_lab.explorer.reducers import Mode
 from tfm_lab.explorer.scenes import scene
 from tfm_lab.explorer.tables import nodes_table
@@ -140,6 +142,36 @@ def test_running_a_cell_again_leaves_no_widgets_and_no_watchers_behind(backend: 
     assert len(session._trait_notifiers["state"]["change"]) == watchers
     last.dismiss()
     session.dispatch(reducers.move, "child")
+
+
+def test_an_explorer_that_is_closed_leaves_the_decode_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end = threading.Event()
+
+    def patient(settings: Settings, models: object, tell: Callable, is_cancelled: Callable) -> Exploration:
+        while not (is_cancelled() or may_end.is_set()):
+            threading.Event().wait(0.01)
+        return replace(exploration(), settings=settings)
+
+    monkeypatch.setattr(session_module, "explore", patient)
+    session = ExplorerSession(SETTINGS, load_models=lambda name: None)
+    first, second = (TreeExplorer(session, backend="svg") for _ in range(2))
+    session.decode()
+    first.dismiss()
+    third = TreeExplorer(session, backend="svg", key="test.waiting")
+    second.dismiss()
+    last = TreeExplorer(session, backend="svg", key="test.waiting")
+    assert third._is_dismissed
+    may_end.set()
+    session.join(30)
+    assert last._message.value == f'<div role="status">{session.message}</div>'
+    assert session.message.startswith("Decoded 6 tokens")
+    assert "<svg" in last._picture.value
+    may_end.clear()
+    session.change(seed=2)
+    session.decode()
+    last.dismiss()
+    session.join(30)
+    assert session.message.startswith("Cancelled after ")
 
 
 def test_elsewhere_there_are_picture_and_words() -> None:

@@ -5,7 +5,8 @@ Reducers change the state; ``decode`` fills the cache. Views watch the traits an
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import traitlets
@@ -44,7 +45,20 @@ class ExplorerSession(traitlets.HasTraits):
         self._kept: OrderedDict[Settings, Exploration] = OrderedDict()
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
+        self._waiting: set[object] = set()
         self._lock = threading.RLock()
+
+    def attend(self, watcher: object) -> None:
+        """Count ``watcher`` among those who wait for the decodes of this session, until it leaves."""
+        with self._lock:
+            self._waiting.add(watcher)
+
+    def leave(self, watcher: object) -> None:
+        """Withdraw the interest of ``watcher``; a running decode is cancelled if nobody else waits for it."""
+        with self._lock:
+            self._waiting.discard(watcher)
+            if self.is_busy and not self._waiting:
+                self.cancel()
 
     def dispatch(self, reducer: Reducer, *arguments: Any, **options: Any) -> None:
         """Change the state by a reducer. If the settings wanted by now were decoded before, they are shown at once."""
@@ -69,7 +83,14 @@ class ExplorerSession(traitlets.HasTraits):
                 complete.
         """
         if wait:
-            self.join()
+            with self._attending():
+                self.join()
+                self._begin(here=True)
+        else:
+            self._begin(here=False)
+
+    def _begin(self, *, here: bool) -> None:
+        """Decode in this thread or in one of its own, unless that was done before or a decode is running."""
         with self._lock:
             if self.is_busy or self._show_if_kept():
                 return
@@ -77,7 +98,7 @@ class ExplorerSession(traitlets.HasTraits):
             self.is_busy, self.message = True, "Decoding."
             settings = self.state.wanted
             self._thread = threading.Thread(target=self._work, args=(settings,), daemon=True)
-        if wait:
+        if here:
             self._work(settings)
         else:
             self._thread.start()
@@ -89,7 +110,19 @@ class ExplorerSession(traitlets.HasTraits):
     def join(self, seconds: float | None = None) -> None:
         """Wait for the running decode."""
         if self._thread is not None and self._thread.is_alive():
-            self._thread.join(seconds)
+            with self._attending():
+                self._thread.join(seconds)
+
+    @contextmanager
+    def _attending(self) -> Iterator[None]:
+        """Who waits here and now counts among those who wait."""
+        caller = object()
+        self.attend(caller)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting.discard(caller)
 
     def _work(self, settings: Settings) -> None:
         try:

@@ -87,13 +87,16 @@ class TreeExplorer(widgets.VBox):
             replace_open(key, self)
 
     def dismiss(self) -> None:
-        """Stop a running decode, stop watching the session, and close every widget; a second time nothing happens."""
+        """Stop watching the session and close every widget; a second time nothing happens.
+
+        A running decode goes on if another explorer or a cell waits for it, else it stops.
+        """
         if self._is_dismissed:
             return
         self._is_dismissed = True
-        self.session.cancel()
         self.session.unobserve(self._on_view, ["state", "shown"])
         self.session.unobserve(self._on_work, ["progress", "is_busy", "message"])
+        self.session.leave(self)
         close_all(self)
         close_all(self._picture)
         if self._figure is not None:
@@ -154,6 +157,7 @@ class TreeExplorer(widgets.VBox):
         self._best.on_click(lambda _: session.dispatch(reducers.place_best_first))
         session.observe(self._on_view, ["state", "shown"])
         session.observe(self._on_work, ["progress", "is_busy", "message"])
+        session.attend(self)
 
     def _told(self, act: Any) -> Any:
         """An observer that is deaf to the explorer's own moves of its controls.
