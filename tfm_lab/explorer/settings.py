@@ -31,6 +31,7 @@ LIMITS = {
     "seed": Limits(0, 9999),
     "new_tokens": Limits(2, 96),
 }
+WHOLE = ("budget", "width", "pool", "seed", "new_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Settings:
         new_tokens: length of the text.
 
     Raises:
-        ValueError: if a value is out of range.
+        ValueError: if a value is out of range, or no whole number where one is needed.
     """
 
     prompt: str = PROMPT
@@ -67,6 +68,11 @@ class Settings:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise ValueError(f"the explorer follows the methods {', '.join(METHODS)}, not {self.method!r}")
+        for name in WHOLE:
+            if type(getattr(self, name)) is not int:
+                raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}")
+        if type(self.temperature) not in (int, float):
+            raise ValueError(f"temperature must be a number, got {self.temperature!r}")
         if self.pool < 1:
             raise ValueError(f"the pool must hold at least 1 candidate, got {self.pool}")
         for name, (least, most) in LIMITS.items():
