@@ -103,7 +103,14 @@ def test_controls_and_state_follow_each_other() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
-    [("nodes", 1, "takes 2 to 40 nodes, got 1"), ("nodes", 41, "got 41"), ("node", 24, "has nodes 0 to 23, got 24")],
+    [
+        ("nodes", 1, "takes 2 to 40 nodes, got 1"),
+        ("nodes", 41, "got 41"),
+        ("node", 24, "has nodes 0 to 23, got 24"),
+        ("index", 99, "the solve has stages 0 to 10, got 99"),
+        ("index", 11, "got 11"),
+        ("index", -1, "got -1"),
+    ],
 )
 def test_what_does_not_fit_is_refused(name: str, value: int, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):

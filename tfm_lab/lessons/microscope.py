@@ -85,7 +85,7 @@ class MicroscopeState(traitlets.HasTraits):
     """A tree, how it is cut, the stage and the node that are looked at.
 
     Raises:
-        ValueError: for a tree, size, tile or node that there is not.
+        ValueError: for a tree, size, tile, stage or node that there is not.
     """
 
     kind = traitlets.Enum(list(TREES), default_value="best-first")
@@ -111,6 +111,12 @@ class MicroscopeState(traitlets.HasTraits):
     def _known_node(self, proposal: Any) -> int:
         if not 0 <= proposal["value"] < self.nodes:
             raise ValueError(f"the tree has nodes 0 to {self.nodes - 1}, got {proposal['value']}")
+        return int(proposal["value"])
+
+    @traitlets.validate("index")
+    def _known_stage(self, proposal: Any) -> int:
+        if not 0 <= proposal["value"] < len(self.stages):
+            raise ValueError(f"the solve has stages 0 to {len(self.stages) - 1}, got {proposal['value']}")
         return int(proposal["value"])
 
     def go(self, index: int) -> None:
