@@ -1,6 +1,7 @@
 """The full-size benchmark on a shape of no model: everything runs, bytes are right by hand, nothing times itself."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -179,9 +180,15 @@ def test_drawn_lengths_follow_the_law_and_fill_the_text():
     assert sum(drafts) + len(drafts) >= 20000 > sum(drafts) + len(drafts) - 4
     assert sum(drafts) / len(drafts) == pytest.approx(1.5, abs=0.05)
     assert max(law.draw(100, 2, seed=1)) == 2
-    assert constant_acceptance("tfm", 3.25).at_least == (1.0, 1.0, 0.25)
-    with pytest.raises(ValueError, match=r"a mean of 0.5 for tfm is impossible"):
-        constant_acceptance("tfm", 0.5)
+    assert constant_acceptance("tfm", 3.25, 15).at_least == (1.0, 1.0, 0.25)
+    assert constant_acceptance("tfm", 16.0, 15).mean_emitted == 16.0
+
+
+@pytest.mark.parametrize("emitted", [0.5, 16.5, -1.0, float("inf"), float("nan"), 1e300])
+def test_a_mean_that_no_step_reaches_is_refused(emitted: float):
+    sentence = f"a step of tfm emits 1 to 16 tokens here, so a mean of {emitted:g} is impossible"
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        constant_acceptance("tfm", emitted, 15)
 
 
 def test_lines_of_accepted_drafts_are_a_law(tmp_path: Path):
@@ -277,26 +284,23 @@ def test_tables_compare_with_the_same_batch_and_context(models: EngineModels):
     assert len(stage_table(records).rows) == len(traffic_table(records).rows) == 3
 
 
-def test_the_command_writes_tables_with_their_provenance(tmp_path: Path):
-    words = [
-        "bench",
-        "model",
-        "--device",
-        "cpu",
-        "--shape",
-        "toy",
-        "--dtype",
-        "float32",
-        "--gdn",
-        "masked",
-        "--contexts",
-        "40",
-        "--batches",
-        "1",
-    ]
+TRIAL = [
+    *("bench", "model", "--device", "cpu", "--shape", "toy", "--dtype", "float32", "--gdn", "masked"),
+    *("--contexts", "40", "--batches", "1", "--budgets", "15", "--methods", "ar,chain", "--repeats", "1"),
+    *("--replay-tokens", "5"),
+]
+
+
+def test_the_command_writes_tables_with_their_provenance(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out = tmp_path / "model.json"
-    words += ["--budgets", "15", "--methods", "ar,chain", "--repeats", "1", "--replay-tokens", "5"]
-    assert run(*words, "--lengths", "chain=2.5", "--out", str(out)) == 0
+    words = [*TRIAL, "--out", str(out)]
+    refused = "a step of chain emits 1 to 16 tokens here, so a mean of 99 is impossible"
+    assert_refused([*words, "--lengths", "chain=99"], refused, tmp_path, capsys)
+    assert run(*words, "--lengths", "chain=2.5") == 0
+    capsys.readouterr()
+    written = out.with_suffix(".jsonl").read_bytes()
+    assert_refused([*words, "--lengths", "chain=99"], refused, tmp_path, capsys)
+    assert out.with_suffix(".jsonl").read_bytes() == written, "a run that goes on is refused like a new one"
     document = json.loads(out.read_text())
     assert {"device", "date", "commit", "command", "dtype", "layers"} <= set(document["provenance"])
     assert len(document["records"]) == 6
@@ -316,6 +320,13 @@ def test_the_command_writes_tables_with_their_provenance(tmp_path: Path):
         (["--budgets", "0"], "--budgets takes 1 to 511"),
         (["--lengths", "chain=fast"], "--lengths takes pairs such as tfm=5.8, got 'chain=fast'"),
         (["--lengths", "ar=2"], "--lengths speaks of 'ar'"),
+        (["--lengths", "tfm=2,tfm=3"], "--lengths gives tfm twice"),
+        (["--lengths", "ddtree=0.5"], "a mean of 0.5 is impossible"),
+        (["--lengths", "tfm=16.5"], "a step of tfm emits 1 to 16 tokens here"),
+        (["--lengths", "tfm=4.5", "--replay-budget", "3"], "a step of tfm emits 1 to 4 tokens here"),
+        (["--lengths", "tfm=inf"], "a mean of inf is impossible"),
+        (["--lengths", "chain=99", "--replay-tokens", "0"], "a mean of 99 is impossible"),
+        (["--replay-budget", "0"], "--replay-budget takes 1 to 511 proposed nodes"),
         (["--repeats", "0"], "--repeats and --children take at least 1"),
         (["--device", "cpu", "--dtype", "float64"], "GB are free: take fewer --layers"),
     ],

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from tfm_lab.bench.model_clock import Clock, Run
-from tfm_lab.bench.model_steps import Configuration, Settings, build, refused
+from tfm_lab.bench.model_steps import Configuration, Settings, build, refused, step_shape
 from tfm_lab.engine import EngineModels
 from tfm_lab.planning.shapes import Shapes
 
@@ -57,18 +57,29 @@ class Acceptance:
         return accepted
 
 
-def constant_acceptance(method: str, emitted: float) -> Acceptance:
+def constant_acceptance(method: str, emitted: float, depth: int) -> Acceptance:
     """A mean of ``emitted`` tokens per step: the two whole numbers around it, in proportion.
 
+    Args:
+        method: of the engine.
+        emitted: the mean, the bonus included.
+        depth: most drafts that a step can accept, see :func:`deepest`.
+
     Raises:
-        ValueError: if that is less than the one token that every step emits.
+        ValueError: if that is less than the one token that every step emits, or more than a step can emit.
     """
-    if not emitted >= 1.0:
+    if not 1.0 <= emitted <= 1.0 + depth:
         raise ValueError(
-            f"every step emits a token, so a mean of {emitted:g} for {method} is impossible: give 1 or more"
+            f"a step of {method} emits 1 to {1 + depth} tokens here, so a mean of {emitted:g} is impossible: "
+            "give a number in this range"
         )
     whole = int(emitted - 1.0)
     return Acceptance("given", "constant", method, 0, (*[1.0] * whole, emitted - 1.0 - whole))
+
+
+def deepest(models: EngineModels, method: str, budget: int) -> int:
+    """Most drafts that a step of this method can accept; the models may be without memory (``meta``)."""
+    return step_shape(models, Configuration(method, budget, 1, 1, "masked"), Settings(width=1)).depth
 
 
 def recorded_acceptance(

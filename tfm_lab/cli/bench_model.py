@@ -1,6 +1,6 @@
 """``tfm-lab bench model``: a whole model's decode step, in a real shape with random weights."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,8 +95,9 @@ def model(
     from tfm_lab.bench.kernel_peers import installed_peers
     from tfm_lab.bench.model_bytes import shortage
     from tfm_lab.bench.model_clock import EagerClock, GraphClock
+    from tfm_lab.bench.model_replay import deepest
     from tfm_lab.bench.model_report import model_tables, save_model_bench
-    from tfm_lab.bench.model_run import Grid, Lines, Replays, check_grid, count_of, run_all
+    from tfm_lab.bench.model_run import CHAIN_BUDGET, Grid, Lines, Replays, check_grid, count_of, run_all
     from tfm_lab.bench.model_steps import Settings
     from tfm_lab.bench.model_weights import SHAPES, meta_models, random_models, shrunk, weight_bytes
     from tfm_lab.engine.config import WEAVINGS
@@ -118,16 +119,23 @@ def model(
     few = comma_list(further_budgets, int, "--further-budgets")
     grid = Grid(names, sizes, pasts, comma_list(batches, int, "--batches"), comma_list(gdn, str, "--gdn"), few)
     check_grid(grid, ("triton", "masked", "recurrent"))
+    if not 1 <= replay_budget <= 511:
+        raise ValueError(f"--replay-budget takes 1 to 511 proposed nodes, got {replay_budget}")
     check_report_path(out)
     shapes = SHAPES[shape]()
     shapes = shrunk(shapes, layers or shapes.target.layers)
-    laws = _laws(traces, lengths, names, (15, replay_budget), temperature) if replay_tokens else ()
+    number = choose_dtype(dtype)
+    weightless = meta_models(shapes, number)
+    drafted = [method for method in names if method != "ar"]
+    budget_of = {method: CHAIN_BUDGET if method == "chain" else replay_budget for method in drafted}
+    laws = _given(lengths, {method: deepest(weightless, method, budget) for method, budget in budget_of.items()})
+    if replay_tokens and drafted and (traces is not None or not lengths):
+        laws = (*_recorded(traces, drafted, (CHAIN_BUDGET, replay_budget), temperature), *laws)
     clock = GraphClock() if device == "cuda" else EagerClock()
     settings = Settings(
         repeats, accepted, children, width or None, fold, compiles and device == "cuda", weaving=weaving
     )
-    number = choose_dtype(dtype)
-    needed = weight_bytes(meta_models(shapes, number))
+    needed = weight_bytes(weightless)
     if refusal := shortage({"weights": needed}, clock.free()):
         raise ValueError(f"this shape {refusal}: take fewer --layers")
     click.echo(f"weights take {needed / 1e9:.1f} GB; {clock.free() / 1e9:.1f} GB are free")
@@ -147,7 +155,7 @@ def model(
     }
     facts = {"device": device_name(device), "commit": commit(), **setup}
     lines = Lines(None if out is None else out.with_suffix(".jsonl"), facts)
-    replays = Replays(laws, replay_tokens, pasts[0], replay_budget)
+    replays = Replays(laws if replay_tokens else (), replay_tokens, pasts[0], replay_budget)
     done = count(1)
     with progress_bar("measuring", count_of(grid, replays)) as show:
         left = run_all(
@@ -163,25 +171,30 @@ def model(
         click.echo(f"written: {out}, {out.with_suffix('.md')} and {out.with_suffix('.jsonl')}")
 
 
-def _laws(
-    traces: Path | None, lengths: str, methods: Sequence[str], budgets: Sequence[int], temperature: float
-) -> "tuple[Acceptance, ...]":
-    """Acceptance laws of the drafted methods: recorded ones, and the given means."""
-    from tfm_lab.bench.model_replay import constant_acceptance, recorded_acceptance
+def _recorded(
+    traces: Path | None, drafted: Sequence[str], budgets: Sequence[int], temperature: float
+) -> "list[Acceptance]":
+    """Recorded acceptance of the drafted methods, from the given file or the shipped one."""
+    from tfm_lab.bench.model_replay import recorded_acceptance
 
-    drafted = [method for method in methods if method != "ar"]
-    laws: list[Acceptance] = []
-    if drafted and (traces is not None or not lengths):
-        path = traces or Path(__file__).parent.parent / "results" / "smollm2_mal.json"
-        laws += recorded_acceptance(path, drafted, budgets, temperature)
+    path = traces or Path(__file__).parent.parent / "results" / "smollm2_mal.json"
+    return recorded_acceptance(path, drafted, budgets, temperature)
+
+
+def _given(lengths: str, depths: Mapping[str, int]) -> "tuple[Acceptance, ...]":
+    """The means of ``--lengths``, for methods whose steps accept at most so many drafts."""
+    from tfm_lab.bench.model_replay import constant_acceptance
+
+    laws: dict[str, Acceptance] = {}
     for pair in comma_list(lengths, str, "--lengths") if lengths else ():
         method, _, value = pair.partition("=")
-        if method not in drafted:
+        if method not in depths:
             raise ValueError(f"--lengths speaks of {method!r}, which is none of the drafted --methods")
+        if method in laws:
+            raise ValueError(f"--lengths gives {method} twice: name each method once")
         try:
-            laws.append(constant_acceptance(method, float(value)))
-        except ValueError as error:
-            if "impossible" in str(error):
-                raise
+            emitted = float(value)
+        except ValueError:
             raise ValueError(f"--lengths takes pairs such as tfm=5.8, got {pair!r}") from None
-    return tuple(laws)
+        laws[method] = constant_acceptance(method, emitted, depths[method])
+    return tuple(laws.values())
