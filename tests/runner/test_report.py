@@ -78,6 +78,14 @@ def test_history_is_appended(tmp_path: Path) -> None:
     ]
 
 
+def test_the_report_draws_the_trail_of_each_of_two_notebooks_of_one_name(tmp_path: Path) -> None:
+    for value in (32, 31):
+        reports = [report_of(tmp_path / "one", value), report_of(tmp_path / "two", value - 10)]
+        index = write_report(reports, tmp_path / "report")
+    trails = re.findall(r"<title>(\d.*?)</title>", index.read_text())
+    assert trails == ["32, 31", "22, 21"]
+
+
 def test_rendering_makes_a_notebook_clean(tmp_path: Path) -> None:
     report = report_of(tmp_path)
     expected = load_expectations(report.job.expected_file)["00_small"]

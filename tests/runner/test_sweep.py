@@ -161,6 +161,61 @@ def test_a_trail_follows_one_metric_under_the_same_parameters(tmp_path: Path) ->
     assert trail(read_history(path), report_of(metric("a", 0.0)), "a", length=2) == (2.0, 3.0)
 
 
+def project(root: Path, *folders: str) -> list[Path]:
+    """A notebook of the same name in each folder of a project at ``root``."""
+    root.mkdir()
+    (root / "pyproject.toml").touch()
+    return [write_notebook(root / folder, METRIC) for folder in folders]
+
+
+def test_notebooks_of_one_name_in_two_folders_have_a_history_each(tmp_path: Path) -> None:
+    one, other = project(tmp_path / "project", "one", "two/deep")
+    for value in (1.0, 2.0):
+        reports = [report_of(metric("a", value), path=one), report_of(metric("a", 10 * value), path=other)]
+        path = history_of(tmp_path, *reports, time=f"2026-01-0{value:.0f}T00:00:00+00:00")
+    history = read_history(path)
+    assert [line.folder for line in history] == ["one", "two/deep"] * 2
+    assert [trail(history, report, "a") for report in reports] == [(1.0, 2.0), (10.0, 20.0)]
+    assert differences(reports, history) == []
+    changed = [report_of(metric("a", 3.0), path=one), report_of(metric("a", 4.0), path=other)]
+    found = [(item.notebook, item.before, item.after) for item in differences(changed, history)]
+    assert found == [("one/00_small", 2.0, 3.0), ("two/deep/00_small", 20.0, 4.0)]
+    assert [item.notebook for item in differences(changed[:1], history)] == ["00_small"], "one of that name is run"
+    (third,) = project(tmp_path / "outside", ".")
+    with pytest.raises(ValueError, match="holds no run to compare 00_small with"):
+        check_comparable([NotebookJob(third, {})], history)
+
+
+def test_a_history_goes_with_the_project_and_not_with_the_place_of_its_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = project(tmp_path / "here", "lessons")[0], project(tmp_path / "there", "lessons")[0]
+    history = read_history(history_of(tmp_path, report_of(metric("a", 1.0), path=here)))
+    (found,) = differences([report_of(metric("a", 2.0), path=there)], history)
+    assert (found.before, found.after) == (1.0, 2.0)
+    monkeypatch.chdir(here.parent)
+    assert trail(history, report_of(metric("a", 2.0), path=Path(here.name)), "a") == (1.0,)
+    alone = write_notebook(tmp_path / "no project", METRIC)
+    path = history_of(tmp_path, report_of(metric("a", 1.0), path=alone))
+    assert read_history(path)[-1].folder == alone.parent.as_posix()
+
+
+def test_lines_of_a_history_that_name_no_folder_are_read_on(tmp_path: Path) -> None:
+    """Histories of older versions named notebooks alone; their lines belong to every notebook of that name."""
+    one, other = project(tmp_path / "project", "one", "two")
+    path = history_of(tmp_path, report_of(metric("a", 1.0), path=one))
+    line = {name: value for name, value in json.loads(path.read_text()).items() if name != "folder"}
+    path.write_text(json.dumps(line) + "\n")
+    reports = [report_of(metric("a", value), path=each) for value, each in ((2.0, one), (3.0, other))]
+    history = read_history(path)
+    assert history[0].folder is None
+    check_comparable([reports[1].job], history)
+    assert [item.before for item in differences(reports, history)] == [1.0, 1.0]
+    history = read_history(history_of(tmp_path, *reports, time="2026-02-01T00:00:00+00:00"))
+    assert [trail(history, report, "a") for report in reports] == [(1.0, 2.0), (1.0, 3.0)]
+    assert differences(reports, history) == []
+
+
 def test_a_comparison_with_nothing_is_refused(tmp_path: Path) -> None:
     history = read_history(history_of(tmp_path, report_of(metric("a", 1.0))))
     job = NotebookJob(Path("00_small.ipynb"), {})

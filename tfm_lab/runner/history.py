@@ -13,6 +13,7 @@ from tfm_lab.runner.series import NotebookJob, NotebookReport
 
 Finding = Literal["changed", "gone", "fails now", "moved", "new"]
 REGRESSIONS: tuple[Finding, ...] = ("changed", "gone", "fails now")
+ROOT_MARKS = (".git", "pyproject.toml")
 NEEDED = ("notebook", "metric", "value", "kind", "status", "parameters", "time")
 
 
@@ -25,6 +26,8 @@ class PastMetric:
         notebook, metric, kind, value: what was recorded where.
         status: the verdict of that run: ok, failed, kept or not compared.
         parameters: how that run departed from the notebook's defaults, as sorted JSON.
+        folder: of the notebook, see ``folder_of``; None in lines of older versions, which belong to every notebook of
+            that name.
     """
 
     time: str
@@ -34,11 +37,7 @@ class PastMetric:
     value: Scalar
     status: str
     parameters: str
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """What a number is compared by: notebook, parameters, name."""
-        return self.notebook, self.parameters, self.metric
+    folder: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Difference:
     """A number that is not what it was.
 
     Attributes:
-        notebook, metric, kind: which one.
+        notebook, metric, kind: which one; the notebook with its folder where another one of that name ran too.
         before, after: the two values; None where it was not recorded.
         finding: ``changed`` (an exact value differs), ``gone`` (the notebook does not record it any more),
             ``fails now`` (it passed), ``moved`` (a measured or trained value differs), ``new``.
@@ -62,6 +61,15 @@ class Difference:
     @property
     def is_regression(self) -> bool:
         return self.finding in REGRESSIONS
+
+
+def folder_of(notebook: Path) -> str:
+    """The folder of a notebook: from the root of its project, so that checkouts can be compared; whole without one."""
+    folder = notebook.resolve().parent
+    for root in (folder, *folder.parents):
+        if any((root / mark).exists() for mark in ROOT_MARKS):
+            return folder.relative_to(root).as_posix()
+    return folder.as_posix()
 
 
 def append_history(reports: Sequence[NotebookReport], path: Path, run: Mapping[str, str]) -> None:
@@ -94,42 +102,50 @@ def check_comparable(jobs: Sequence[NotebookJob], history: Sequence[PastMetric])
     Raises:
         ValueError: if ``history`` holds no run of any of ``jobs``.
     """
-    known = {line.key[:2] for line in history}
-    if not any((job.name, _parameters_text(job)) in known for job in jobs):
+    if not any(_lines_of(job, history) for job in jobs):
         names = ", ".join(job.title for job in jobs)
         raise ValueError(f"the older history holds no run to compare {names} with: name another one")
 
 
-def differences(reports: Iterable[NotebookReport], history: Sequence[PastMetric]) -> list[Difference]:
+def differences(reports: Sequence[NotebookReport], history: Sequence[PastMetric]) -> list[Difference]:
     """What changed since the last time that each notebook ran with the same parameters.
 
     Errors of identities are rounding, so they are listed only when they fail. Notebooks and parameters that
     ``history`` does not know are passed over.
     """
-    last_time = {line.key[:2]: line.time for line in history}
-    past = {line.key: line for line in history if line.time == last_time[line.key[:2]]}
     found: list[Difference] = []
     for report in reports:
-        name, parameters = report.job.name, _parameters_text(report.job)
-        if (name, parameters) not in last_time:
+        lines = _lines_of(report.job, history)
+        if not lines:
             continue
+        shown = _shown(report.job, reports)
+        past = {line.metric: line for line in lines if line.time == lines[-1].time}
         statuses = {verdict.metric.name: verdict.status for verdict in report.verdicts if verdict.metric}
         for metric in report.metrics.values():
-            before = past.pop((name, parameters, metric.name), None)
+            before = past.pop(metric.name, None)
             finding = _finding(before, metric.value, metric.kind, statuses.get(metric.name, ""))
             if finding:
                 value = before.value if before else None
-                found.append(Difference(name, metric.name, metric.kind, value, metric.value, finding))
-        gone = [line for key, line in past.items() if key[:2] == (name, parameters)]
-        found += [Difference(name, line.metric, line.kind, line.value, None, "gone") for line in gone]
+                found.append(Difference(shown, metric.name, metric.kind, value, metric.value, finding))
+        found += [Difference(shown, line.metric, line.kind, line.value, None, "gone") for line in past.values()]
     return found
 
 
 def trail(history: Iterable[PastMetric], report: NotebookReport, metric: str, length: int = 12) -> tuple[float, ...]:
     """The last ``length`` numeric values of a metric under the same parameters, oldest first."""
-    key = report.job.name, _parameters_text(report.job), metric
-    values = [line.value for line in history if line.key == key]
+    values = [line.value for line in _lines_of(report.job, history) if line.metric == metric]
     return tuple(float(value) for value in values if isinstance(value, int | float))[-length:]
+
+
+def _lines_of(job: NotebookJob, history: Iterable[PastMetric]) -> list[PastMetric]:
+    """What was recorded in runs of this notebook with these parameters."""
+    run, folders = (job.name, _parameters_text(job)), (None, folder_of(job.path))
+    return [line for line in history if (line.notebook, line.parameters) == run and line.folder in folders]
+
+
+def _shown(job: NotebookJob, reports: Sequence[NotebookReport]) -> str:
+    folders = {folder_of(report.job.path) for report in reports if report.job.name == job.name}
+    return job.name if len(folders) == 1 else f"{folder_of(job.path)}/{job.name}"
 
 
 def _finding(before: PastMetric | None, value: Scalar, kind: MetricKind, status: str) -> Finding | None:
@@ -158,6 +174,7 @@ def _lines(report: NotebookReport) -> list[dict[str, Any]]:
     return [
         {
             "notebook": report.job.name,
+            "folder": folder_of(report.job.path),
             "metric": name,
             "value": metric.value,
             "kind": metric.kind,
@@ -185,4 +202,4 @@ def _read_line(path: Path, number: int, text: str) -> PastMetric:
         fields["parameters"] = json.dumps(dict(fields["parameters"]), sort_keys=True)
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{path}, line {number}: this is no line of a metrics.jsonl that tfm-lab run wrote") from None
-    return PastMetric(**fields)
+    return PastMetric(**fields, folder=line.get("folder"))

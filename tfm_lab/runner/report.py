@@ -50,7 +50,11 @@ def write_report(reports: Sequence[NotebookReport], folder: Path, compared: Sequ
     history_file = folder / "metrics.jsonl"
     append_history(reports, history_file, {"time": time, **origin})
     history = read_history(history_file)
-    trails = {(report.job.title, name): trail(history, report, name) for report in reports for name in report.metrics}
+    trails = {
+        (stem, name): trail(history, report, name)
+        for report, stem in zip(reports, stems, strict=True)
+        for name in report.metrics
+    }
     sweeps = sweep_tables(reports)
     for sweep in sweeps:
         (folder / f"{sweep.notebook}-sweep.csv").write_text(sweep.csv())
@@ -59,7 +63,11 @@ def write_report(reports: Sequence[NotebookReport], folder: Path, compared: Sequ
         "runs": list(zip(reports, stems, strict=True)),
         "failed": sum(not report.passed for report in reports),
         "cards": _cards(reports, stems),
-        "rows": [_row(report.job.title, verdict) for report in reports for verdict in report.verdicts],
+        "rows": [
+            _row(report.job.title, stem, verdict)
+            for report, stem in zip(reports, stems, strict=True)
+            for verdict in report.verdicts
+        ],
         "sweeps": sweeps,
         "compared": compared,
         "trails": {key: _sparkline(values) for key, values in trails.items() if len(values) > 1},
@@ -159,10 +167,11 @@ def _sparkline(values: Sequence[float], width: int = 72, height: int = 18) -> di
     return {"points": " ".join(points), "words": ", ".join(number_text(value) for value in values)}
 
 
-def _row(notebook: str, verdict: Verdict) -> dict[str, str]:
+def _row(notebook: str, stem: str, verdict: Verdict) -> dict[str, str]:
     metric, expectation = verdict.metric, verdict.expectation
     return {
         "notebook": notebook,
+        "stem": stem,
         "metric": metric.name if metric else expectation.name if expectation else "",
         "kind": metric.kind if metric else expectation.kind if expectation else "",
         "value": number_text(metric.value) if metric else "missing",
