@@ -2,21 +2,23 @@
 
 import json
 import os
+import re
 import secrets
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, sync_playwright
 
-from tfm_lab.bootstrap import lab_command
+from tfm_lab.bootstrap import explorer_command, explorer_environment, lab_command
+from tfm_lab.environment import find_chromium
 
 START_SECONDS = 90
 CHROMIUM_OPTIONS = (
@@ -53,48 +55,80 @@ def lab_server(root: Path, state: Path) -> Iterator[LabServer]:
         file = state / "settings" / f"{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(values))
-    folders = {
-        "JUPYTER_CONFIG_DIR": "config",
-        "JUPYTER_DATA_DIR": "data",
-        "JUPYTER_RUNTIME_DIR": "runtime",
-        "JUPYTERLAB_SETTINGS_DIR": "settings",
-        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
-        "IPYTHONDIR": "ipython",
-    }
     server = LabServer(f"http://127.0.0.1:{_free_port()}", secrets.token_hex(16))
-    environment = os.environ | {name: str(state / folder) for name, folder in folders.items()}
-    environment |= {"JUPYTER_TOKEN": server.token, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
     command = lab_command(Path(sys.executable), root, int(server.url.rpartition(":")[2]), headless=True)
     command += ["--ServerApp.ip=127.0.0.1", "--ServerApp.port_retries=0", "--expose-app-in-browser"]
     command += ["--JupyterNotebookApp.expose_app_in_browser=True"]
-    log = state / "lab.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    try:
-        _wait_until_it_answers(server, process, log)
+    with _running(command, state, {"JUPYTER_TOKEN": server.token}) as (process, log):
+        _wait(process, log, lambda: _answers(f"{server.url}/api/status?token={server.token}"))
         yield server
-    finally:
-        process.terminate()
-        process.wait(30)
+
+
+@contextmanager
+def explorer_server(root: Path, state: Path) -> Iterator[LabServer]:
+    """Serve the tree explorer of the project at ``root`` as a page, the way ``make explorer`` does.
+
+    Raises:
+        RuntimeError: if the server does not answer in time; the message holds its log.
+    """
+    command = explorer_command(Path(sys.executable), root, _free_port(), headless=True)
+    with _running(command, state, explorer_environment(root)) as (process, log):
+        _wait(process, log, lambda: _address(log) is not None)
+        server = _address(log)
+        assert server is not None
+        yield server
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A headless Chromium."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=find_chromium(), headless=True, args=list(CHROMIUM_OPTIONS)
+        )
+        yield browser
+        browser.close()
 
 
 @dataclass
-class NotebookPage:
-    """One notebook opened in a front end, with everything suspicious that the browser noticed.
+class WatchedPage:
+    """A page of a server, with everything suspicious that the browser noticed.
 
     Attributes:
-        name: file name.
         page: the browser page.
         outside: requests that went to another server.
         console: warnings and errors of the console and the page.
     """
 
-    name: str
     page: Page
     outside: list[str] = field(default_factory=list)
     console: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, browser: Browser, server: LabServer) -> Self:
+        """An empty page that is watched from now on."""
+        watched = cls(browser.new_page(viewport={"width": 1400, "height": 1000}))
+        page = watched.page
+        page.set_default_timeout(60_000)
+        own = (server.url, server.url.replace("http", "ws"), "data:", "blob:")
+        page.on("request", lambda request: None if request.url.startswith(own) else watched.outside.append(request.url))
+        page.on(
+            "console",
+            lambda message: watched.console.append(message.text) if message.type in ("error", "warning") else None,
+        )
+        page.on("pageerror", lambda error: watched.console.append(str(error)))
+        return watched
+
+
+@dataclass
+class NotebookPage(WatchedPage):
+    """One notebook opened in a front end.
+
+    Attributes:
+        name: file name.
+    """
+
+    name: str = ""
 
     def run_all_cells(self, seconds: float) -> None:
         """Run every cell and wait until the last one is done."""
@@ -144,17 +178,9 @@ def open_notebook(
         front_end: a key of ``FRONT_ENDS``.
         script: runs in the page before anything else.
     """
-    notebook = NotebookPage(name, browser.new_page(viewport={"width": 1400, "height": 1000}))
-    page = notebook.page
-    page.set_default_timeout(60_000)
+    notebook = NotebookPage.of(browser, server)
+    notebook.name, page = name, notebook.page
     page.add_init_script(script)
-    own = (server.url, server.url.replace("http", "ws"), "data:", "blob:")
-    page.on("request", lambda request: None if request.url.startswith(own) else notebook.outside.append(request.url))
-    page.on(
-        "console",
-        lambda message: notebook.console.append(message.text) if message.type in ("error", "warning") else None,
-    )
-    page.on("pageerror", lambda error: notebook.console.append(str(error)))
     page.goto(f"{server.url}/{FRONT_ENDS[front_end]}/{name}?token={server.token}&reset", wait_until="domcontentloaded")
     page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=90_000)
     page.wait_for_function(
@@ -170,12 +196,49 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _wait_until_it_answers(server: LabServer, process: "subprocess.Popen[bytes]", log: Path) -> None:
+@contextmanager
+def _running(command: list[str], state: Path, more: dict[str, str]) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
+    """A server process that keeps everything below ``state``, and the file of its log."""
+    folders = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+        "IPYTHONDIR": "ipython",
+    }
+    environment = os.environ | {name: str(state / folder) for name, folder in folders.items()} | more
+    environment |= {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
+    log = state / "server.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        yield process, log
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _wait(process: "subprocess.Popen[bytes]", log: Path, is_there: Callable[[], bool]) -> None:
+    """Wait for a server until ``is_there``."""
     deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            with urllib.request.urlopen(f"{server.url}/api/status?token={server.token}", timeout=5):
-                return
-        except OSError:
-            time.sleep(0.2)
-    raise RuntimeError(f"JupyterLab did not answer:\n{log.read_text()[-2000:]}")
+    while not is_there():
+        if time.monotonic() > deadline or process.poll() is not None:
+            raise RuntimeError(f"the server did not answer:\n{log.read_text()[-2000:]}")
+        time.sleep(0.2)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def _address(log: Path) -> LabServer | None:
+    """The address with its token, as the server prints it."""
+    found = re.search(r"(http://127\.0\.0\.1:\d+)/\?token=(\w+)", log.read_text())
+    return LabServer(*found.groups()) if found else None

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from browser.interactions import INTERACTIONS
-from browser.server import CHROMIUM_OPTIONS, LabServer, NotebookPage, lab_server, open_notebook
+from browser.server import LabServer, NotebookPage, chromium, lab_server, open_notebook
 from notebook_builder import METRIC, write_notebook
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
 from tfm_lab.environment import find_chromium
 
@@ -70,12 +70,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=find_chromium(), headless=True, args=list(CHROMIUM_OPTIONS)
-        )
-        yield chromium
-        chromium.close()
+    with chromium() as running:
+        yield running
 
 
 @pytest.fixture
