@@ -26,6 +26,21 @@ from tfm_lab.training.distributed import (
 from tfm_lab.training.fit import read_history
 from tfm_lab.training.recipe import SHIPPED
 
+STAGES = ("target", "drafter", "weaver")
+ALL_STAGES = """
+import sys
+from contextlib import nullcontext
+from tfm_lab.cli.main import cli
+from tfm_lab.training import distributed
+
+with distributed.joined("cpu") as device:
+    distributed.joined = lambda wanted: nullcontext(device)  # torchrun's processes come together once
+    for stage in sys.argv[1].split(","):
+        if distributed.process_rank() == 0:
+            print("stage", stage, flush=True)
+        words = ["--recipe", "short.toml", "--work", f"{sys.argv[2]}/{stage}", "--device", "cpu", *sys.argv[3:]]
+        assert not cli.main(["train", stage, *words], standalone_mode=False)
+"""
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 
 
@@ -42,29 +57,44 @@ def start(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
 
-def train(folder: Path, *words: str, processes: int) -> str:
-    launch = ["-m", "tfm_lab"] if processes == 1 else [*TORCHRUN, str(processes), "-m", "tfm_lab"]
-    found = start(folder, *launch, "train", *words, "--device", "cpu")
+def run(folder: Path, *words: str, processes: int) -> str:
+    """Run a program of one process, or of several that torchrun starts."""
+    found = start(folder, *([] if processes == 1 else [*TORCHRUN, str(processes)]), *words)
     assert found.returncode == 0, found.stderr[-3000:]
     return found.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", ["target", "drafter", "weaver"])
-def test_two_processes_train_the_weights_of_one(tiny_work: Path, tmp_path: Path, stage: str) -> None:
-    """Float32 sums in another order: a few steps differ by rounding alone. The second half resumes the first."""
+@pytest.fixture(scope="module")
+def trained(tiny_work: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Work folders ``1/STAGE`` and ``2/STAGE`` of all stages after a few steps of so many processes.
+
+    The second half resumes the first. A process takes the stages one after another, as most of its time is its start.
+    """
+    home = tmp_path_factory.mktemp("trained")
     text = (SHIPPED / "tiny.toml").read_text(encoding="utf-8")
     for steps in ("steps = 30", "steps = 20"):
         text = text.replace(steps, "steps = 4")
-    (tmp_path / "short.toml").write_text(text.replace('optimiser = "muon"', 'optimiser = "adamw"'), encoding="utf-8")
-    states = []
+    (home / "short.toml").write_text(text.replace('optimiser = "muon"', 'optimiser = "adamw"'), encoding="utf-8")
+    (home / "all_stages.py").write_text(ALL_STAGES, encoding="utf-8")
     for processes in (1, 2):
-        folder = prepared(tiny_work, tmp_path / str(processes), stage)
-        words = [stage, "--recipe", "short.toml", "--work", folder.name]
-        train(tmp_path, *words, "--minutes", "1e-9", processes=processes)
-        assert train(tmp_path, *words, processes=processes).count("step 4 ") == 1
-        states.append(load_file(folder / stage / "state" / "state.safetensors"))
-        assert len(list(read_history(folder / stage))) == 1
+        (home / str(processes)).mkdir()
+        for stage in STAGES:
+            prepared(tiny_work, home / str(processes) / stage, stage)
+        words = ["all_stages.py", ",".join(STAGES), str(processes)]
+        run(home, *words, "--minutes", "1e-9", processes=processes)
+        _, *told = run(home, *words, processes=processes).split("stage ")
+        assert [part.split("\n")[0] for part in told] == list(STAGES)
+        assert [part.count("step 4 ") for part in told] == [1] * len(STAGES)
+    return home
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", STAGES)
+def test_two_processes_train_the_weights_of_one(trained: Path, stage: str) -> None:
+    """Float32 sums in another order: a few steps differ by rounding alone."""
+    folders = [trained / processes / stage / stage for processes in ("1", "2")]
+    states = [load_file(folder / "state" / "state.safetensors") for folder in folders]
+    assert [len(list(read_history(folder))) for folder in folders] == [1, 1]
     assert states[0].keys() == states[1].keys()
     for key, tensor in states[0].items():
         if key.startswith("model."):
@@ -75,7 +105,8 @@ def test_two_processes_train_the_weights_of_one(tiny_work: Path, tmp_path: Path,
 def test_two_processes_write_texts_of_their_own(tiny_work: Path, tmp_path: Path) -> None:
     folder = prepared(tiny_work, tmp_path / "work", "drafter")
     (folder / "text.npz").unlink()
-    output = train(tmp_path, "text", "--recipe", "tiny", "--work", "work", processes=2)
+    words = ["text", "--recipe", "tiny", "--work", "work", "--device", "cpu"]
+    output = run(tmp_path, "-m", "tfm_lab", "train", *words, processes=2)
     assert output.count("text.npz: kept") == 2  # training texts and held-out ones, told once each
     wanted, written = load_written(tiny_work / "text.npz"), load_written(folder / "text.npz")
     assert written.tokens.shape == wanted.tokens.shape

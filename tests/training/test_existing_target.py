@@ -52,8 +52,14 @@ def existing_recipe(target: Path, **changes: object) -> Recipe:
     return replace(recipe, corpus=None, target=None, fetched=str(target), text=text)
 
 
-def test_functions_are_cut_behind_their_docstring() -> None:
-    found = {document.key: document.text for document in read_functions()}
+@pytest.fixture(scope="module")
+def functions() -> list[Document]:
+    """Heads of all functions that are installed; reading and parsing them takes a while."""
+    return list(read_functions())
+
+
+def test_functions_are_cut_behind_their_docstring(functions: list[Document]) -> None:
+    found = {document.key: document.text for document in functions}
     head = found["bisect.py:insort_right"]
     assert head.startswith("def insort_right(a, x, lo=0, hi=None, *, key=None):\n")
     assert head.rstrip().endswith('"""')
@@ -252,7 +258,11 @@ def test_batches_hold_prompts_of_about_one_length_and_every_kind_equally_often()
 
 
 @pytest.mark.slow
-def test_all_stages_for_an_existing_target(tiny_work: Path, tmp_path: Path) -> None:
+def test_all_stages_for_an_existing_target(
+    tiny_work: Path, tmp_path: Path, functions: list[Document], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prompts are every tenth function that is installed."""
+    monkeypatch.setitem(prompts.READERS, CODE, lambda: iter(functions[::10]))
     target = tiny_work / "model" / "target"
     recipe, work = existing_recipe(target, length=150, prompt_tokens=110), Work(tmp_path / "work")
     collect_prompts(work, recipe)
