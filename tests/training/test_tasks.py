@@ -34,7 +34,7 @@ HELD_OUT = WrittenTexts(TEXTS[::-1].copy(), np.full(6, 10, dtype=np.int32))
 
 def block_data(target: TargetModel, **changes: Any) -> BlockData:
     fields: dict[str, Any] = {"target": target, "train": WRITTEN, "held_out": HELD_OUT, "batch": 2, "anchors": 3}
-    return BlockData(**(fields | {"seed": 0, "block": BLOCK} | changes))
+    return BlockData(**(fields | {"seed": 0, "block": BLOCK, "replayed_tokens": 8} | changes))
 
 
 def blocks_of(tokens: Tensor, anchors: Tensor) -> list[tuple[list[int], int]]:
