@@ -74,7 +74,9 @@ def test_bytes_of_the_stages_by_hand():
     weaver = 4 * 32 * 32 + 2 * 32 * 32 + 2 * 64 * 32
     assert woven["grow"] == 4 * (4 * weaver + 2 * 15 * 32 * 64 * 4)
     folded = stage_bytes(SHAPES, StepShape("tfm", 16, 15, 2, 100, 256, width=4, pool=32, item=4, folds=True))
-    assert folded["grow"] == 4 * (4 * (weaver - 64 * 32) + 2 * 15 * 32 * 32 * 4)
+    assert folded["grow"] == 4 * (4 * (weaver - 2 * 64 * 32) + 2 * 15 * 32 * 32 * 4)
+    fused = StepShape("tfm", 16, 15, 2, 100, 256, width=4, pool=32, item=4, folds=True, by_kernels=True)
+    assert stage_bytes(SHAPES, fused)["grow"] == 4 * (4 * (weaver - 2 * 64 * 32) + 2 * 4 * 32 * 32 * 4)
     kept = stage_bytes(SHAPES, StepShape("tfm", 16, 15, 2, 100, 256, item=4, keeps_states=True))
     assert kept["verify"] - woven["verify"] == 15 * memories
 
@@ -151,7 +153,7 @@ def test_attention_is_the_fastest_that_is_right(monkeypatch: pytest.MonkeyPatch)
     assert choose_attention(TimingClock(), like, 1, 4, 1024, 4, 2, 16) == "fused"
     from tfm_lab.bench import model_steps
 
-    kinds = {"wrong": lambda query, key, value, mask: query + 1, "right": model_steps.products_attention}
+    kinds = {"wrong": lambda query, key, value, visible: query + 1, "right": model_steps.products_attention}
     monkeypatch.setattr(model_steps, "attention_kinds", lambda capacity: kinds)
     assert choose_attention(TimingClock(), like, 1, 4, 1024, 4, 2, 16) == "right"
     del kinds["right"]

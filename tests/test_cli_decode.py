@@ -289,3 +289,11 @@ def test_auto_takes_the_gpu_when_there_is_one(monkeypatch: pytest.MonkeyPatch) -
     for available, device in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
         assert choose_device("auto") == device
+
+
+def test_commands_do_without_the_attention_that_plans_for_every_length() -> None:
+    from tfm_lab.cli.options import choose_device
+
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    assert choose_device("cpu") == "cpu"
+    assert not torch.backends.cuda.cudnn_sdp_enabled()

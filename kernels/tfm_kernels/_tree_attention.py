@@ -16,7 +16,7 @@ def parts_kernel(
     totals,  # [parts, batch, shared, grouped] float32
     grouped, rows, batch, shared, parts, scale,
     query_batch, query_shared, query_row, key_batch, key_row, value_batch, value_row,
-    SIZE: tl.constexpr, ROW_TILE: tl.constexpr, KEY_TILE: tl.constexpr, WIDE: tl.constexpr,
+    SIZE: tl.constexpr, ROW_TILE: tl.constexpr, KEY_TILE: tl.constexpr,
 ):  # fmt: skip
     """Sums, maxima and denominators of one part. Grid: (row tiles * parts, shared, batch), tiles of a part together.
 
@@ -44,10 +44,7 @@ def parts_kernel(
         j = start + tl.arange(0, KEY_TILE)
         in_j = j < last
         k = tl.load(key + j[:, None].to(tl.int64) * key_row + c[None, :], mask=in_j[:, None], other=0.0)
-        if WIDE:
-            score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-        else:
-            score = tl.dot(q, tl.trans(k)) * scale
+        score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         behind = j - committed
         is_own = in_j & (behind >= 0)
         seen = tl.load(own + node[:, None] * rows + behind[None, :], mask=in_i[:, None] & is_own[None, :], other=0)
@@ -59,10 +56,7 @@ def parts_kernel(
         fade = tl.exp2(top - finite)
         total = total * fade + tl.sum(weight, axis=1)
         v = tl.load(value + j[:, None].to(tl.int64) * value_row + c[None, :], mask=in_j[:, None], other=0.0)
-        if WIDE:
-            result = result * fade[:, None] + tl.dot(weight, v, input_precision="ieee")
-        else:
-            result = result * fade[:, None] + tl.dot(weight.to(v.dtype), v)
+        result = result * fade[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
         top = new_top
     row = ((part.to(tl.int64) * batch + request) * shared + head) * grouped + i
     tl.store(highest + row, top, mask=in_i)

@@ -10,6 +10,7 @@ from tfm_kernels.launching import check_place, check_tensors, load_kernels
 SIZES = (16, 32, 64, 128, 256)
 MOST_ROWS = 64
 MOST_PARTS = 64
+KEY_TILE = 32
 PROGRAMS = 128
 """About as many programs as there are places for them: of a launch for few rows the cache is cut into more parts."""
 
@@ -17,7 +18,7 @@ PROGRAMS = 128
 def parts_for(grouped: int, shared: int, batch: int, capacity: int) -> int:
     """Parts that a cache is cut into; the same for every length, so that a launch can be recorded."""
     tiles = math.ceil(grouped / _row_tile(grouped)) * shared * batch
-    return max(1, min(MOST_PARTS, PROGRAMS // tiles, math.ceil(capacity / 64)))
+    return max(1, min(MOST_PARTS, PROGRAMS // tiles, math.ceil(capacity / KEY_TILE)))
 
 
 def tree_attention(
@@ -26,9 +27,9 @@ def tree_attention(
     """Softmax attention with scale 1/sqrt(size): every row sees the committed rows, and of the tree what ``own`` says.
 
     Args:
-        query: [batch, shared, groups * rows, size], float32 or bfloat16: the query heads of a group one after the other,
-            row i of each at place ``i``. The last axis is contiguous.
-        key: [batch, capacity, shared, size], as query: committed rows first, then the tree's; the rest is not read.
+        query: [batch, shared, groups * rows, size], float32 or bfloat16: all rows of the first query head of a group,
+            then those of the next. The last axis is contiguous.
+        key: [batch, capacity, shared, size], as query: committed rows, then the tree's; the rest is not read.
         value: as key.
         length: [batch] int64, committed rows; with the tree's they fit the capacity.
         own: [batch, rows, rows] bool: ``[i, j]`` where row i sees row j. Every row sees itself.
@@ -66,13 +67,13 @@ def tree_attention(
     tile = _row_tile(grouped)
     sums = torch.empty(parts, batch, shared, grouped, size, dtype=torch.float32, device=query.device)
     highest, totals = (torch.empty_like(sums[..., 0]) for _ in range(2))
-    wide = query.dtype == torch.float32
     grid = (math.ceil(grouped / tile) * parts, shared, batch)
     kernels.parts_kernel[grid](
         query, key, value, length, own.contiguous().view(torch.uint8), sums, highest, totals,
         grouped, rows, batch, shared, parts, size**-0.5 * math.log2(math.e),
         query.stride(0), query.stride(1), query.stride(2), key.stride(0), key.stride(1), value.stride(0),
-        value.stride(1), SIZE=size, ROW_TILE=tile, KEY_TILE=32 if wide else 64, WIDE=wide, num_warps=4,
+        value.stride(1), SIZE=size, ROW_TILE=tile, KEY_TILE=KEY_TILE,
+        num_warps=8 if tile == MOST_ROWS else 4, num_stages=2,
     )  # fmt: skip
     output = torch.empty(batch, shared, grouped, size, dtype=query.dtype, device=query.device)
     all_rows = batch * shared * grouped

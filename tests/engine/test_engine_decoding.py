@@ -93,9 +93,10 @@ def test_texts_side_by_side_are_those_of_each_alone(hybrid: Bundle) -> None:
     [
         {"attention": "products"},
         {"attention": "split 4"},
-        {"folds_read_out": True},
+        {"attention": "tree"},
+        {"folds": True},
         {"weaving": "triton"},
-        {"weaving": "triton", "folds_read_out": True},
+        {"weaving": "triton", "folds": True},
     ],
 )
 def test_other_ways_to_compute_give_the_same_step(changes: dict[str, Any]) -> None:

@@ -84,7 +84,7 @@ def test_views_of_a_cache_of_all_layers_will_do():
 
 
 def test_few_rows_cut_the_cache_into_more_parts():
-    assert parts_for(6, 4, 1, 1536) == 24
+    assert parts_for(6, 4, 1, 256) == 8
     assert parts_for(6, 4, 1, 32768) == 32
     assert parts_for(6 * 64, 4, 1, 1536) == 5
     assert parts_for(6 * 64, 4, 16, 1536) == 1

@@ -23,7 +23,8 @@ class StepShape:
         width: nodes per call of the Weaver.
         pool: candidates per depth.
         item: bytes of a weight.
-        folds: whether head times read-out is a table of its own.
+        folds: whether the Weaver's products with all tokens are tables.
+        by_kernels: whether a round reads the candidates of its nodes' own depths alone.
         keeps_states: whether verification writes a state for every node (the recurrent kernel).
     """
 
@@ -37,6 +38,7 @@ class StepShape:
     pool: int = 512
     item: int = 2
     folds: bool = False
+    by_kernels: bool = False
     keeps_states: bool = False
 
 
@@ -64,9 +66,10 @@ def stage_bytes(models: Shapes, step: StepShape) -> dict[str, int]:
     if step.method == "tfm":
         rounds = len(Rounds.of(step.nodes - 1, step.width).starts)
         row = weaver.width if step.folds else weaver.target_width
-        read_out = item * weaver.target_width * weaver.width
-        call = item * shapes.weaver_weights(weaver) - (read_out if step.folds else 0)
-        stages["grow"] = rounds * (call + batch * step.depth * step.pool * row * item)
+        matrix = item * weaver.target_width * weaver.width
+        call = item * shapes.weaver_weights(weaver) - (2 * matrix if step.folds else 0)
+        scored = step.width if step.by_kernels else step.depth
+        stages["grow"] = rounds * (call + batch * scored * step.pool * row * item)
     else:
         stages["grow"] = batch * step.depth * target.vocab_size * item
     return stages
@@ -110,9 +113,9 @@ def memory_bytes(models: Shapes, weights: int, step: StepShape) -> dict[str, int
         mask += 16 * (drafter.attention_heads // drafter.key_value_heads) * capacity * item
     if step.method == "tfm":
         row = weaver.width if step.folds else weaver.target_width
-        logits += step.depth * step.pool * row * item
+        logits += 0 if step.by_kernels else step.depth * step.pool * row * item
         if step.folds:
-            parts["read-out table"] = item * target.vocab_size * weaver.width
+            parts["tables of the Weaver"] = 2 * item * target.vocab_size * weaver.width
     parts["workspaces"] = 2 * batch * (logits + 2 * mask + scores + step.nodes * widest * item)
     return parts
 

@@ -18,7 +18,7 @@ from tfm_lab.bench.model_peers import recurrent_builder
 from tfm_lab.bench.model_weights import fill_context
 from tfm_lab.drafting.types import TreeConfig
 from tfm_lab.engine import Engine, EngineConfig, EngineModels, Snapshot
-from tfm_lab.engine.attention import attention_kinds, padded, products_attention
+from tfm_lab.engine.attention import Visible, attention_kinds, padded, products_attention, tree_mask
 from tfm_lab.engine.memories import PlainMemories
 from tfm_lab.engine.target_rows import fuse_layer
 from tfm_lab.models.target import DecoderLayer
@@ -64,7 +64,7 @@ class Settings:
         accepted: drafts that every timed step is told to accept.
         children: most children of a node.
         width: nodes per call of the Weaver; the published rule, a sixteenth of the budget, if ``None``.
-        folds: whether the Weaver's read-out is folded into the head.
+        folds: whether the Weaver's products with all tokens are tables.
         compiles: whether what stands between the products is fused.
         room: tokens that a text may grow by.
         weaving: ``torch`` or ``triton``: what scores a Weaver's candidates and grows its trees.
@@ -105,6 +105,7 @@ def step_shape(models: EngineModels, configuration: Configuration, settings: Set
         pool=pool,
         item=models.target.dtype.itemsize,
         folds=settings.folds,
+        by_kernels=settings.weaving == "triton",
         keeps_states=configuration.gdn == RECURRENT,
     )
 
@@ -268,15 +269,17 @@ def choose_attention(
     device, dtype, grouped, capacity = like.device, like.dtype, rows * heads // shared, padded(capacity)
     query = torch.randn(batch, shared, grouped, size, device=device).to(dtype)
     key, value = (torch.randn(batch, capacity, shared, size, device=device).to(dtype) for _ in range(2))
-    mask = torch.zeros(batch, 1, grouped, capacity, dtype=dtype, device=device)
-    mask[..., capacity - capacity // 3 :] = -1e30
-    exact = products_attention(*(tensor[:1].float() for tensor in (query, key, value, mask))).double().cpu()
+    own = torch.ones(batch, rows, rows, dtype=torch.bool, device=device).tril()
+    length = torch.full((batch,), capacity - capacity // 3 - rows, device=device).clamp_min(0)
+    mask = tree_mask(length, own, capacity, heads // shared, dtype)
+    visible, first = Visible(length, own, mask), Visible(length[:1], own[:1], mask[:1].float())
+    exact = products_attention(query[:1].float(), key[:1].float(), value[:1].float(), first).double().cpu()
     best, least = "", float("inf")
     for name, attend in attention_kinds(capacity).items():
         try:
-            if not error_ratio(exact, attend(query, key, value, mask)[:1]) <= ATTENTION_BOUND:
+            if not error_ratio(exact, attend(query, key, value, visible)[:1]) <= ATTENTION_BOUND:
                 continue
-            run = clock.record(partial(_discarded, attend, query, key, value, mask))
+            run = clock.record(partial(_discarded, attend, query, key, value, visible))
         except Exception:  # a kernel that does not take these shapes here is no candidate
             continue
         seconds = min(clock.seconds(run) for _ in range(5))
@@ -288,7 +291,7 @@ def choose_attention(
     return best
 
 
-def _discarded(function: Callable[..., Tensor], *arguments: Tensor) -> None:
+def _discarded(function: Callable[..., Tensor], *arguments: object) -> None:
     """Call for its time alone."""
     function(*arguments)
 
@@ -302,7 +305,7 @@ def _engine_config(configuration: Configuration, settings: Settings) -> EngineCo
         configuration.batch,
         padded(configuration.context + settings.room + max(16, budget + 1)),
         gdn="masked" if configuration.gdn == RECURRENT else configuration.gdn,
-        folds_read_out=settings.folds,
+        folds=settings.folds,
         weaving=settings.weaving,
         compiles=settings.compiles,
     )
@@ -339,6 +342,6 @@ def _memories(engine: Engine, projected: Tensor) -> None:
 
 
 def _attention(engine: Engine, query: Tensor) -> None:
-    assert engine.mask is not None
+    assert engine.visible is not None
     for cache in engine.rows.cache:
-        engine.rows.attend(query, cache[0], cache[1], engine.mask)
+        engine.rows.attend(query, cache[0], cache[1], engine.visible)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 )
 @click.option("--children", default=8, show_default=True, help="Most children of a node of a TfM tree.")
 @click.option("--width", default=0, help="Nodes per call of the Weaver; ceil(budget / 16) if left out.")
-@click.option("--fold", is_flag=True, help="Keep the Weaver's read-out folded into the head, as a table.")
+@click.option("--fold/--no-fold", default=True, help="Keep the Weaver's products with all tokens as tables.")
 @click.option(
     "--weaving", default="triton", show_default=True, help="triton or torch: what scores candidates and grows trees."
 )
@@ -145,7 +145,7 @@ def model(
         "dtype": dtype,
         "children": children,
         "width": width or "ceil(budget / 16)",
-        "folded read-out": fold,
+        "tables of the Weaver": fold,
         "weaving": weaving,
         "compiled": settings.compiles,
         "repeats": repeats,

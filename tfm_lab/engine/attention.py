@@ -6,10 +6,12 @@ which a row sees nothing has a finite (and negligible) weight.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
+from tfm_kernels.tree_attention import tree_attention
 from torch import Tensor
 
 HIDDEN = -1e30
@@ -18,8 +20,26 @@ HIDDEN = -1e30
 PART = 256
 """Rows of a cache come in multiples of this, so that masks are aligned and caches split evenly."""
 
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Grouped queries [batch, shared, rows, size], keys and values [batch, capacity, shared, size], mask -> as queries."""
+TREE = "tree"
+"""The attention that is told who sees whom and takes no mask."""
+
+
+class Visible(NamedTuple):
+    """Who sees whom in a step: every row the committed rows, and of the step's own what ``own`` says.
+
+    Attributes:
+        length: committed rows.
+        own: ``[i, j]`` is true where row i of the step sees row j.
+        mask: the same as numbers to add to the scores of grouped queries; ``None`` where nothing reads it.
+    """
+
+    length: Int[Tensor, " batch"]
+    own: Bool[Tensor, "batch rows rows"]
+    mask: Float[Tensor, "batch 1 grouped capacity"] | None
+
+
+Attend = Callable[[Tensor, Tensor, Tensor, Visible], Tensor]
+"""Grouped queries [batch, shared, rows, size], keys and values [batch, capacity, shared, size] -> as queries."""
 
 
 def padded(rows: int) -> int:
@@ -52,14 +72,14 @@ def block_mask(
     return mask[:, None, None].repeat(1, 1, groups * rows, 1)
 
 
-def fused_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+def fused_attention(query: Tensor, key: Tensor, value: Tensor, visible: Visible) -> Tensor:
     """PyTorch's own choice of kernel."""
-    return F.scaled_dot_product_attention(query, key.transpose(1, 2), value.transpose(1, 2), attn_mask=mask)
+    return F.scaled_dot_product_attention(query, key.transpose(1, 2), value.transpose(1, 2), attn_mask=visible.mask)
 
 
-def products_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+def products_attention(query: Tensor, key: Tensor, value: Tensor, visible: Visible) -> Tensor:
     """Two batched products and a softmax: few rows over a long cache keep the whole device busy."""
-    scores = query @ key.permute(0, 2, 3, 1) * query.shape[-1] ** -0.5 + mask
+    scores = query @ key.permute(0, 2, 3, 1) * query.shape[-1] ** -0.5 + _mask(visible)
     return torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(
         query.dtype
     ) @ value.transpose(1, 2)
@@ -68,7 +88,8 @@ def products_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) 
 def split_attention(parts: int) -> Attend:
     """Parts of the cache side by side, merged by the sums of their exponentials: more programs for few rows."""
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    def attend(query: Tensor, key: Tensor, value: Tensor, visible: Visible) -> Tensor:
+        mask = _mask(visible)
         batch, shared, rows, _ = query.shape
         queries = query[:, None].expand(batch, parts, *query.shape[1:]).flatten(0, 1)
         keys, values = (x.unflatten(1, (parts, -1)).flatten(0, 1).transpose(1, 2) for x in (key, value))
@@ -88,9 +109,19 @@ def _with_log_sum(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tu
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, attn_mask=mask)
 
 
+def kernel_attention(query: Tensor, key: Tensor, value: Tensor, visible: Visible) -> Tensor:
+    """The Triton kernel: the cache in parts side by side, as far as it is filled, and no mask."""
+    return tree_attention(query, key, value, visible.length, visible.own)
+
+
+def _mask(visible: Visible) -> Tensor:
+    assert visible.mask is not None
+    return visible.mask
+
+
 def attention_kinds(capacity: int) -> dict[str, Attend]:
     """Name -> implementation, for a cache of this many rows per request."""
-    kinds: dict[str, Attend] = {"fused": fused_attention, "products": products_attention}
+    kinds: dict[str, Attend] = {"fused": fused_attention, "products": products_attention, TREE: kernel_attention}
     for parts in (4, 8, 16, 32):
         if (capacity // PART) % parts == 0:
             kinds[f"split {parts}"] = split_attention(parts)

@@ -37,7 +37,7 @@ class EngineConfig:
             decoding also has ``plain``, a recurrence of its own that commits at once; it takes that for ``masked`` too.
         attention: a name of :func:`tfm_lab.engine.attention.attention_kinds`.
         draft_attention: likewise, for the drafter.
-        folds_read_out: keep head times read-out of the Weaver as a table of its own.
+        folds: keep what the Weaver multiplies with every token of the target as tables (twice vocabulary times width).
         weaving: what scores a Weaver's candidates and grows its trees: ``torch``, or ``triton`` (kernels of their own).
         compiles: fuse what stands between the products with ``torch.compile``.
         seed: of the sampled text; text i of a batch is sampled with ``seed + i``.
@@ -54,7 +54,7 @@ class EngineConfig:
     gdn: str = "masked"
     attention: str = "fused"
     draft_attention: str = "fused"
-    folds_read_out: bool = False
+    folds: bool = False
     weaving: str = "torch"
     compiles: bool = False
     seed: int = 0

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tfm_lab.engine import pointwise
-from tfm_lab.engine.attention import Attend, block_mask
+from tfm_lab.engine.attention import TREE, Attend, Visible, attention_kinds, block_mask
 from tfm_lab.engine.fusing_weights import fuse
 from tfm_lab.engine.pointwise import Fusing
 from tfm_lab.models.context_drafter import DrafterLayer
@@ -18,14 +18,16 @@ class DraftBlock:
 
     Args:
         capacity: rows of the cache per request; the block's own rows need room behind the committed ones.
-        attend: how to compute attention.
+        attention: how to compute attention, a name of :func:`tfm_lab.engine.attention.attention_kinds`.
         fusing: compiles what stands between the products.
     """
 
     def __init__(
-        self, drafter: FactorisedDrafter, target: TargetModel, batch: int, capacity: int, attend: Attend, fusing: Fusing
+        self, drafter: FactorisedDrafter, target: TargetModel, batch: int, capacity: int, attention: str, fusing: Fusing
     ) -> None:
-        self.drafter, self.config, self.attend = drafter, drafter.config, attend
+        self.drafter, self.config = drafter, drafter.config
+        self.attend: Attend = attention_kinds(capacity)[attention]
+        self._takes_mask = attention != TREE
         self._target = target
         self.layers = [layer for layer in drafter.layers if isinstance(layer, DrafterLayer)]
         fused = [fuse_draft_layer(layer) for layer in self.layers]
@@ -36,6 +38,7 @@ class DraftBlock:
         self.cache = torch.zeros(shape, dtype=target.dtype, device=target.device)
         self._request = torch.arange(batch, device=target.device)[:, None]
         self._block = torch.arange(config.block_size, device=target.device)
+        self._all = torch.ones(batch, config.block_size, config.block_size, dtype=torch.bool, device=target.device)
         self._masks = torch.full((batch, config.block_size - 1), config.mask_token, device=target.device)
         self._angles = fusing(pointwise.angles)
         self._norm, self._add_norm = fusing(pointwise.norm), fusing(pointwise.add_norm)
@@ -49,7 +52,10 @@ class DraftBlock:
         config = self.config
         rows = length[:, None] + self._block
         angles = self._angles(rows, config.head_dim, config.rope_theta, self.cache.dtype)
-        mask = self._block_mask(length, config.block_size, self.cache.shape[3], self.groups, self.cache.dtype)
+        mask = None
+        if self._takes_mask:
+            mask = self._block_mask(length, config.block_size, self.cache.shape[3], self.groups, self.cache.dtype)
+        visible = Visible(length, self._all, mask)
         x = self._target.model.embed_tokens(torch.cat([roots[:, None], self._masks], dim=1))
         width = config.attention_heads * config.head_dim
         normed = self._norm(x, self.layers[0].input_layernorm.weight, config.rms_norm_epsilon, False)
@@ -61,7 +67,7 @@ class DraftBlock:
                 config.rms_norm_epsilon, *angles, config.key_value_heads,
             )  # fmt: skip
             cache[:, self._request, rows] = keys_values
-            attended = self.attend(query, cache[0], cache[1], mask)
+            attended = self.attend(query, cache[0], cache[1], visible)
             mixed = module.o_proj(self._ungrouped(attended, config.block_size).flatten(-2))
             x, normed = self._add_norm(x, mixed, layer.post_attention_layernorm.weight, config.rms_norm_epsilon, False)
             delta = layer.mlp.down_proj(self._gated(F.linear(normed, self.ups[index])))

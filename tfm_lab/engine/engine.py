@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tfm_lab.draws import SeededDraws
-from tfm_lab.engine.attention import attention_kinds, padded, tree_mask
+from tfm_lab.engine.attention import TREE, Visible, attention_kinds, padded, tree_mask
 from tfm_lab.engine.config import PLAIN, EngineConfig, EngineModels
 from tfm_lab.engine.draft_block import DraftBlock
 from tfm_lab.engine.growth import BestFirst
@@ -19,7 +19,7 @@ from tfm_lab.engine.pointwise import Fusing
 from tfm_lab.engine.sampling import wanted_tokens
 from tfm_lab.engine.target_rows import RowOutputs, TargetRows
 from tfm_lab.engine.tree_arrays import TreeArrays, Walk, depth_first, rooted, walk
-from tfm_lab.engine.weaving import Weaving, folded_read_out
+from tfm_lab.engine.weaving import Weaving, folded
 from tfm_lab.gdn.step_masked import plain_token
 from tfm_lab.models.state import AttentionState
 
@@ -62,18 +62,15 @@ class Engine:
         self._best_first: Callable[[Tensor, Tensor], TreeArrays] | None = None
         if config.method != PLAIN and models.drafter is not None:
             drafts = models.drafter.config.draft_depth
-            kind = kinds[config.draft_attention]
-            self.block = DraftBlock(models.drafter, target, batch, self.capacity, kind, fusing)
+            self.block = DraftBlock(models.drafter, target, batch, self.capacity, config.draft_attention, fusing)
             if config.method == "ddtree":
                 self._best_first = fusing(BestFirst(config.tree.budget, depth, device).grow)
             if config.method == "tfm" and models.weaver is not None:
-                tree, table = config.tree, None
-                if config.folds_read_out:
-                    table = folded_read_out(models.weaver, target)
+                tree, tables = config.tree, folded(models.weaver, target) if config.folds else None
                 pool = min(tree.pool_size, target.config.vocab_size)
                 self.weaving = Weaving(
                     models.weaver, target, batch, tree.budget, tree.expand_width, min(tree.children, pool), pool,
-                    depth, drafts, table, fusing, by_kernels=config.weaving == "triton",
+                    depth, drafts, tables, fusing, by_kernels=config.weaving == "triton",
                 )  # fmt: skip
         self._depth_first, self._tree_mask, self._walk = fusing(depth_first), fusing(tree_mask), fusing(walk)
         block = 0 if self.block is None else drafts_of(models)
@@ -95,7 +92,8 @@ class Engine:
         self.tree: TreeArrays | None = None
         self._outputs: RowOutputs | None = None
         self._wanted: Tensor | None = None
-        self._positions: tuple[Tensor, Tensor, Tensor] | None = None
+        self._positions: tuple[Tensor, Tensor] | None = None
+        self.visible: Visible | None = None
         self.walk: Walk | None = None
 
     @property
@@ -197,8 +195,10 @@ class Engine:
             self.tree = self.grown if self.config.method == "chain" else self._depth_first(self.grown)
         rows = self.length[:, None] + torch.arange(self.nodes, device=self.length.device)
         positions = self.length[:, None] + torch.where(self.tree.is_node, self.tree.depths, 0)
-        mask = self._tree_mask(self.length, self.tree.ancestors, self.capacity, self.rows.groups, self.rows.cache.dtype)
-        self._positions = rows, positions, mask
+        own, mask = self.tree.ancestors, None
+        if self.config.attention != TREE:
+            mask = self._tree_mask(self.length, own, self.capacity, self.rows.groups, self.rows.cache.dtype)
+        self._positions, self.visible = (rows, positions), Visible(self.length, own, mask)
         if self.rows.memories is not None:
             self.rows.memories.begin(self.tree)
 
@@ -207,8 +207,9 @@ class Engine:
         """The target on all nodes, up to its final norm."""
         assert self.tree is not None
         assert self._positions is not None
-        rows, positions, mask = self._positions
-        self._outputs = self.rows.run(self.tree.tokens, positions, rows, mask)
+        assert self.visible is not None
+        rows, positions = self._positions
+        self._outputs = self.rows.run(self.tree.tokens, positions, rows, self.visible)
 
     @torch.no_grad()
     def read_out(self) -> None:
@@ -283,11 +284,6 @@ class Engine:
         self.hidden[row] = prefilled.hidden
         first = wanted_tokens(prefilled.logits[None, None], self.config.sampling, self.uniforms[row, None, :1])
         self.text[row, length] = first[0, 0]
-
-    @property
-    def mask(self) -> Tensor | None:
-        """What is added to attention scores in this step; ``None`` before the first."""
-        return None if self._positions is None else self._positions[2]
 
     @property
     def rows_taps(self) -> tuple[int, ...]:

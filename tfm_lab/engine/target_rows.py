@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tfm_lab.engine import pointwise
-from tfm_lab.engine.attention import Attend
+from tfm_lab.engine.attention import Attend, Visible
 from tfm_lab.engine.fusing_weights import fuse
 from tfm_lab.engine.memories import Memories
 from tfm_lab.engine.pointwise import Fusing
@@ -62,14 +62,14 @@ class TargetRows:
         self._plain_inputs = fusing(pointwise.plain_attention_inputs)
         self._ungrouped, self._ungrouped_gated = fusing(pointwise.ungrouped), fusing(pointwise.ungrouped_gated)
 
-    def run(self, tokens: Tensor, positions: Tensor, rows: Tensor, mask: Tensor) -> RowOutputs:
+    def run(self, tokens: Tensor, positions: Tensor, rows: Tensor, visible: Visible) -> RowOutputs:
         """One pass over all rows.
 
         Args:
             tokens: [batch, nodes].
             positions: of the nodes in the text, [batch, nodes].
             rows: of the cache that take the nodes' keys and values, [batch, nodes].
-            mask: of :func:`tfm_lab.engine.attention.tree_mask`.
+            visible: who sees whom.
         """
         config = self.config
         angles = self._angles(positions, config.rotary_dim, config.rope_theta, self.target.dtype)
@@ -90,7 +90,7 @@ class TargetRows:
                 mixed = self.mix(memory, layer, projected)
                 memory += 1
             else:
-                mixed = self.attend_rows(attention, layer, projected, angles, rows, mask)
+                mixed = self.attend_rows(attention, layer, projected, angles, rows, visible)
                 attention += 1
             x, normed = self._add_norm(x, mixed, second.weight, second.epsilon, second.zero_centred)
             delta = layer.mlp.down_proj(self._gated(F.linear(normed, self.ups[index])))
@@ -114,7 +114,7 @@ class TargetRows:
 
     def attend_rows(
         self, index: int, layer: DecoderLayer, projected: Tensor, angles: tuple[Tensor, Tensor], rows: Tensor,
-        mask: Tensor,
+        visible: Visible,
     ) -> Tensor:  # fmt: skip
         """An attention layer behind its fused projection; keys and values of the nodes go into the cache."""
         module, shared, gate = layer.self_attn, self.config.key_value_heads, None
@@ -125,7 +125,7 @@ class TargetRows:
             query, keys_values = self._plain_inputs(projected, *angles, shared, self.config.head_dim)
         cache = self.cache[index]
         cache[:, self._request, rows] = keys_values
-        attended = self.attend(query, cache[0], cache[1], mask)
+        attended = self.attend(query, cache[0], cache[1], visible)
         if gate is None:
             return module.o_proj(self._ungrouped(attended, projected.shape[1]).flatten(-2))
         return module.o_proj(self._ungrouped_gated(attended, gate))

@@ -6,6 +6,7 @@ and of the result each node takes its own depth; the kernels read the rows of th
 """
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,10 +27,27 @@ ALIGNED = 8
 """Columns of the Weaver's cache come in multiples of this: attention kernels want aligned masks."""
 
 
-def folded_read_out(weaver: Weaver, target: TargetModel, rows: int = 8192) -> Float[Tensor, "vocab width"]:
-    """Head times read-out matrix: scores candidates from the Weaver's inner state with fewer bytes per candidate."""
+class Tables(NamedTuple):
+    """Products of a Weaver with all tokens of its target, made once: a round reads rows of them instead of matrices.
+
+    Attributes:
+        read_out: head times read-out matrix; scores candidates from the Weaver's inner state.
+        inputs: what the Weaver makes of a drafted token before it knows the depth.
+    """
+
+    read_out: Float[Tensor, "vocab width"]
+    inputs: Float[Tensor, "vocab width"]
+
+
+@torch.no_grad()
+def folded(weaver: Weaver, target: TargetModel, rows: int = 8192) -> Tables:
+    """The tables of a Weaver, in its dtype."""
     matrix = weaver.lm_head_query_in.weight.detach()
-    return torch.cat([part @ matrix for part in target.head_weight.detach().split(rows)])
+    embedding = target.model.embed_tokens.weight.detach()
+    return Tables(
+        torch.cat([part @ matrix for part in target.head_weight.detach().split(rows)]),
+        torch.cat([weaver.token_in(_normed(part, weaver.embed_norm)) for part in embedding.split(rows)]),
+    )
 
 
 class Weaving:
@@ -38,16 +56,16 @@ class Weaving:
     Args:
         depth: longest path of a tree.
         drafts: places of the drafter, all of which the prefix speaks of.
-        table: of :func:`folded_read_out`; ``None`` to multiply with the read-out matrix and the head's own rows.
+        tables: of :func:`folded`; ``None`` to multiply with the matrices and the head's own rows.
         fusing: compiles a whole round.
         by_kernels: score candidates and grow trees with the Triton kernels.
     """
 
     def __init__(
         self, weaver: Weaver, target: TargetModel, batch: int, budget: int, width: int, children: int, pool: int,
-        depth: int, drafts: int, table: Tensor | None, fusing: Fusing, *, by_kernels: bool,
+        depth: int, drafts: int, tables: Tables | None, fusing: Fusing, *, by_kernels: bool,
     ) -> None:  # fmt: skip
-        self.weaver, self._target, self._table, self._pool_size = weaver, target, table, pool
+        self.weaver, self._target, self._tables, self._pool_size = weaver, target, tables, pool
         self._by_kernels = by_kernels
         device, config = target.device, weaver.config
         self.growth = WovenGrowth(batch, budget, children, depth, device)
@@ -81,7 +99,7 @@ class Weaving:
             target_hidden: that produced the roots, [batch, channels].
         """
         pool = logits[:, : self._depth].topk(min(self._pool_size, logits.shape[-1]), dim=-1)
-        source = self._target.head_weight if self._table is None else self._table
+        source = self._target.head_weight if self._tables is None else self._tables.read_out
         self._read_prefix(target_hidden, hidden)
         self.growth.begin(roots)
         if self._by_kernels:
@@ -134,7 +152,11 @@ class Weaving:
         """What ``nodes`` are scored with, [batch, nodes, channels of the head or table]."""
         weaver, growth = self.weaver, self.growth
         depth = growth.depths[:, nodes].clamp_max(self._depth - 1)
-        x = weaver.token_in(_normed(self._target.model.embed_tokens(growth.tokens[:, nodes]), weaver.embed_norm))
+        tokens = growth.tokens[:, nodes]
+        if self._tables is None:
+            x = weaver.token_in(_normed(self._target.model.embed_tokens(tokens), weaver.embed_norm))
+        else:
+            x = self._tables.inputs[tokens]
         if weaver.pos_emb is not None:
             x = x + weaver.pos_emb[depth]
         columns = (self._prefix + nodes).expand(len(x), -1)
@@ -145,7 +167,7 @@ class Weaving:
         for index, block in enumerate(self._blocks):
             x = _finish(block, x, self._attended(index, block, x, depth + 1, columns, visible, self._cache.shape[3]))
         read = _normed(x, weaver.out_norm)
-        return read if self._table is not None else weaver.lm_head_query_in(read)
+        return weaver.lm_head_query_in(read) if self._tables is None else read
 
     def _attended(
         self, index: int, block: WeaverBlock, x: Tensor, positions: Tensor, columns: Tensor, visible: Tensor, seen: int
