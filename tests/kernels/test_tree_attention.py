@@ -57,6 +57,14 @@ def test_every_row_sees_the_committed_rows_and_its_own_path(
     torch.testing.assert_close(found.double(), defined(*given), rtol=1e-5, atol=1e-5)
 
 
+def test_any_rows_may_see_each_other():
+    query, key, value, length, _ = inputs([40, 0], 7, 2, 1, 32, 64)
+    generator = torch.Generator().manual_seed(5)
+    own = (torch.rand(2, 7, 7, generator=generator) < 0.4) | torch.eye(7, dtype=torch.bool)
+    given = (query, key, value, length, own.to(DEVICE))
+    torch.testing.assert_close(tree_attention(*given).double(), defined(*given), rtol=1e-5, atol=1e-5)
+
+
 def test_rows_behind_the_tree_are_not_read():
     query, key, value, length, own = inputs([40, 7], 6, 2, 2, 32, 128)
     before = tree_attention(query, key, value, length, own, parts=2)

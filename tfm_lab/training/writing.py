@@ -88,6 +88,8 @@ def continue_prompts(target: TargetModel, openings: Openings, text: TextRecipe, 
         temperatures = torch.tensor(text.temperatures)[turn].to(device)
         new_tokens = text.length - prompts.shape[1]
         texts = sample_texts(target, prompts.to(device), new_tokens, temperatures, generator, lengths.to(device))
+        if device.type == "cuda":
+            torch.cuda.empty_cache()  # caches of every length stay behind, and batches are not equally long
         rows = zip(texts.cpu().numpy().astype(dtype), lengths.tolist(), strict=True)
         varied = [(row, start) for row, start in rows if _is_varied(row[start:], text.least_distinct)]
         if not varied:
