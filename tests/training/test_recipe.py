@@ -149,3 +149,33 @@ def test_a_weaver_that_must_not_see_the_target_is_built_so() -> None:
     target = recipe.target.config(512, (0, 2))
     assert recipe.weaver.config(target, 15).sees_target
     assert not replace(recipe.weaver, sees_target=False).config(target, 15).sees_target
+
+
+def test_changes_replace_single_values() -> None:
+    plain = load_recipe("tiny")
+    changed = load_recipe(
+        "tiny",
+        ["weaver.objective=kl", "weaver.fit.steps = 7", "text.temperatures=[0.0, 1]", "drafter.mask_token='<x>'"],
+    )
+    assert changed.weaver.objective == "kl"
+    assert changed.weaver.fit == replace(plain.weaver.fit, steps=7)
+    assert changed.text.temperatures == (0.0, 1.0)
+    assert changed.drafter == replace(plain.drafter, mask_token="<x>")
+    assert changed.target == plain.target
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("weaver.fit.steps", "a change of a recipe reads TABLE.NAME=VALUE, got 'weaver.fit.steps'"),
+        ("=3", "a change of a recipe reads TABLE.NAME=VALUE, got '=3'"),
+        ("weavr.width=3", "the recipe has no table 'weavr' for 'weavr.width=3'; it has corpus, target, text"),
+        ("weaver.width.x=3", "the recipe has no table 'width' for 'weaver.width.x=3'; it has fit"),
+        ("weaver.widht=3", "tiny.toml: weaver does not know 'widht'"),
+        ("weaver.width=wide", "tiny.toml: weaver: width must be of type int, got 'wide'"),
+        ("weaver.objective=l2", "objective must be one of lk, kl, tv, ce, got 'l2'"),
+    ],
+)
+def test_a_change_that_fits_nowhere_is_one_sentence(change: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        load_recipe("tiny", [change])

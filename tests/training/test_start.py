@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import load_file
 from training.tiny import STAGES, prepared, short_recipe, with_fit
 
-from tfm_lab.training.pipeline import Work
+from tfm_lab.bundle import load_bundle
+from tfm_lab.training.pipeline import Work, fork
 
 PARTS = ("drafter", "weaver", "autoregressive")
 
@@ -39,3 +40,26 @@ def test_a_bundle_without_the_part_or_of_another_shape_is_refused(tiny_work: Pat
     with pytest.raises(ValueError, match="another shape than the recipe asks for: start from fresh weights"):
         STAGES[part](Work(folder, start=tiny_work / "model"), wider)
     assert not (folder / "model" / part).exists()
+
+
+def test_a_fork_trains_another_weaver_on_the_same_texts(tiny_work: Path, tmp_path: Path):
+    copied = fork(tiny_work, tmp_path / "other")
+    assert copied == ["text.npz", "held_out_text.npz", "model/target", "model/drafter"]
+    recipe = replace(short_recipe(), weaver=replace(short_recipe().weaver, objective="tv"))
+    assert STAGES["weaver"](Work(tmp_path / "other"), recipe)
+    bundle = load_bundle(str(tmp_path / "other" / "model"))
+    original = load_bundle(str(tiny_work / "model"))
+    assert bundle.weaver is not None
+    assert original.weaver is not None
+    assert bundle.drafter.fingerprint() == original.drafter.fingerprint()
+    assert bundle.weaver.fingerprint() != original.weaver.fingerprint()
+
+
+def test_a_fork_needs_texts_and_a_new_folder(tiny_work: Path, tmp_path: Path):
+    with pytest.raises(ValueError, match="has no texts to train on; write them first with 'tfm-lab train text'"):
+        fork(tmp_path, tmp_path / "other")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_text("kept")
+    with pytest.raises(ValueError, match="is not empty: name a new folder"):
+        fork(tiny_work, tmp_path / "kept")
+    assert [file.name for file in (tmp_path / "kept").iterdir()] == ["file"]

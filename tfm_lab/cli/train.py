@@ -1,5 +1,6 @@
 """``tfm-lab train``: make a bundle, stage by stage; every stage can be broken off and called again."""
 
+from functools import wraps
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -42,16 +43,27 @@ def command() -> None:
 
 
 def _stage(function: Any) -> Any:
-    """Options that all stages share."""
+    """Options that all stages share; the stage gets the recipe itself."""
+
+    @wraps(function)
+    def stage(*, recipe: str, changes: tuple[str, ...], **options: Any) -> Any:
+        from tfm_lab.training.recipe import load_recipe
+
+        return function(recipe=load_recipe(recipe, changes), **options)
+
+    decorated: Any = stage
     for option in (
         device_option(),
+        click.option(
+            "--set", "changes", multiple=True, help="Change the recipe: TABLE.NAME=VALUE, as often as needed."
+        ),
         click.option("--recipe", default="hybrid", show_default=True, help="Shipped recipe, or a TOML file."),
         click.option(
             "--work", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of all stages."
         ),
     ):
-        function = option(function)
-    return function
+        decorated = option(decorated)
+    return decorated
 
 
 def _existing_target(function: Any) -> Any:
@@ -80,7 +92,7 @@ def _minutes(function: Any) -> Any:
 @click.option(
     "--chat", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Conversations, JSON lines."
 )
-def corpus(work: Path, recipe: str, device: str, chat: Path | None) -> None:
+def corpus(work: Path, recipe: "Recipe", device: str, chat: Path | None) -> None:
     """Collect text from what is installed, train the tokenizer, tokenise, and set the held-out part aside.
 
     \b
@@ -89,7 +101,7 @@ def corpus(work: Path, recipe: str, device: str, chat: Path | None) -> None:
     """
     from tfm_lab.training.pipeline import prepare_corpus
 
-    prepare_corpus(_open(work, device), _recipe(recipe), chat)
+    prepare_corpus(_open(work, device), recipe, chat)
 
 
 @command.command("chat")
@@ -130,7 +142,7 @@ def chat(teacher: Path, out: Path, count: int, batch: int, seed: int, device: st
     "--chat", type=click.Path(path_type=Path, dir_okay=False), default=None, help="The corpus's conversations."
 )
 @click.option("--per-kind", default=40, show_default=True, help="Contexts of each kind of text.")
-def contexts(work: Path, recipe: str, device: str, out: Path, chat: Path | None, per_kind: int) -> None:
+def contexts(work: Path, recipe: "Recipe", device: str, out: Path, chat: Path | None, per_kind: int) -> None:
     """Choose contexts for evaluation from the documents that were set aside.
 
     With --chat, everyday questions that the corpus does not hold are candidates too.
@@ -165,7 +177,7 @@ def contexts(work: Path, recipe: str, device: str, out: Path, chat: Path | None,
 @command.command("target")
 @_stage
 @_minutes
-def target(work: Path, recipe: str, device: str, minutes: float | None) -> int:
+def target(work: Path, recipe: "Recipe", device: str, minutes: float | None) -> int:
     """Train the target on the corpus; writes model/target in Hugging Face layout.
 
     \b
@@ -179,7 +191,7 @@ def target(work: Path, recipe: str, device: str, minutes: float | None) -> int:
 
 @command.command("prompts")
 @_stage
-def prompts(work: Path, recipe: str, device: str) -> None:
+def prompts(work: Path, recipe: "Recipe", device: str) -> None:
     """Collect word problems and functions to complete, for a target that continues prompts.
 
     Needs the train and dev extras, whose packages hold the functions and make the word problems.
@@ -190,13 +202,13 @@ def prompts(work: Path, recipe: str, device: str) -> None:
     """
     from tfm_lab.training.pipeline import collect_prompts
 
-    collect_prompts(_open(work, device), _recipe(recipe))
+    collect_prompts(_open(work, device), recipe)
 
 
 @command.command("text")
 @_stage
 @_existing_target
-def text(work: Path, recipe: str, device: str, target: str | None) -> None:
+def text(work: Path, recipe: "Recipe", device: str, target: str | None) -> None:
     """Let the target write the texts that the drafters and the Weaver learn from.
 
     \b
@@ -207,7 +219,26 @@ def text(work: Path, recipe: str, device: str, target: str | None) -> None:
     from tfm_lab.training.pipeline import write_text
 
     with joined(choose_device(device)) as place:
-        write_text(_open(work, place, target=target), _recipe(recipe))
+        write_text(_open(work, place, target=target), recipe)
+
+
+@command.command("fork")
+@click.option(
+    "--of", "source", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True, help="Work folder."
+)
+@click.option("--work", type=click.Path(path_type=Path, file_okay=False), required=True, help="New work folder.")
+def fork(source: Path, work: Path) -> None:
+    """Copy texts, target and drafter into a new work folder, to train a Weaver in another way beside the first.
+
+    \b
+    Examples: a Weaver on another loss, and what it does for the trees
+      tfm-lab train fork --of build/smollm2 --work build/kl
+      tfm-lab train weaver --recipe smollm2 --set weaver.objective=kl --set weaver.fit.steps=400 --work build/kl
+      tfm-lab evaluate --bundle build/kl/model --methods tfm --replay
+    """
+    from tfm_lab.training import pipeline
+
+    click.echo(f"copied to {work}: {', '.join(pipeline.fork(source, work))}")
 
 
 @command.command("drafter")
@@ -215,7 +246,9 @@ def text(work: Path, recipe: str, device: str, target: str | None) -> None:
 @_existing_target
 @_start
 @_minutes
-def drafter(work: Path, recipe: str, device: str, target: str | None, start: Path | None, minutes: float | None) -> int:
+def drafter(
+    work: Path, recipe: "Recipe", device: str, target: str | None, start: Path | None, minutes: float | None
+) -> int:
     """Train the DFlash drafter on the target's own text; writes model/drafter.
 
     \b
@@ -232,7 +265,9 @@ def drafter(work: Path, recipe: str, device: str, target: str | None, start: Pat
 @_existing_target
 @_start
 @_minutes
-def weaver(work: Path, recipe: str, device: str, target: str | None, start: Path | None, minutes: float | None) -> int:
+def weaver(
+    work: Path, recipe: "Recipe", device: str, target: str | None, start: Path | None, minutes: float | None
+) -> int:
     """Train the Weaver on top of the frozen drafter; writes model/weaver.
 
     \b
@@ -250,7 +285,7 @@ def weaver(work: Path, recipe: str, device: str, target: str | None, start: Path
 @_start
 @_minutes
 def autoregressive(
-    work: Path, recipe: str, device: str, target: str | None, start: Path | None, minutes: float | None
+    work: Path, recipe: "Recipe", device: str, target: str | None, start: Path | None, minutes: float | None
 ) -> int:
     """Train an autoregressive drafter with the full-vocabulary head, for comparison; writes model/autoregressive.
 
@@ -270,16 +305,10 @@ def _open(work: Path, device: str, **reporting: Any) -> "Work":
     return Work(work, choose_device(device), on_note=click.echo if process_rank() == 0 else None, **reporting)
 
 
-def _recipe(name: str) -> "Recipe":
-    from tfm_lab.training.recipe import load_recipe
-
-    return load_recipe(name)
-
-
 def _train(
     stage: Any,
     work: Path,
-    recipe: str,
+    recipe: "Recipe",
     device: str,
     minutes: float | None,
     name: str,
@@ -312,7 +341,7 @@ def _train(
 
             limit = None if minutes is None else 60.0 * minutes
             opened = _open(work, place, target=target, start=start, on_step=show, max_seconds=limit)
-            finished = stage(opened, _recipe(recipe))
+            finished = stage(opened, recipe)
     if not finished and is_first:
         took = f"{len(step_times)} steps, {1000 * median(step_times):.1f} ms per step"
         stopped = f"stopped after {minutes:g} minutes ({took}); the same command goes on from here"

@@ -10,6 +10,7 @@ autoregressive/ (run) and model/autoregressive             train_autoregressive
 """
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ import torch
 from tfm_lab.bundle import DESCRIPTION, TargetOnly, load_target_only, load_tokenizer
 from tfm_lab.fetching import names
 from tfm_lab.models.checkpoint import (
+    atomic_folder,
     load_autoregressive,
     load_drafter,
     load_weaver,
@@ -228,6 +230,29 @@ def train_autoregressive(work: Work, recipe: Recipe) -> bool:
     if process_rank() == 0:
         save_autoregressive(model, models.target, work.folder / "model" / "autoregressive")
     return True
+
+
+def fork(source: Path, folder: Path) -> list[str]:
+    """A new work folder with the texts, the target and the drafter of another, to train the rest in another way.
+
+    Returns:
+        What was copied.
+
+    Raises:
+        ValueError: if ``source`` has no texts, or ``folder`` holds something already.
+    """
+    if not (source / "text.npz").is_file():
+        raise ValueError(f"{source} has no texts to train on; write them first with 'tfm-lab train text'")
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty: name a new folder")
+    names = ("text.npz", "held_out_text.npz", f"model/{DESCRIPTION}", "model/target", "model/drafter")
+    copied = [name for name in names if (source / name).exists()]
+    with atomic_folder(folder) as scratch:
+        (scratch / "model").mkdir()
+        for name in copied:
+            copy = shutil.copytree if (source / name).is_dir() else shutil.copy
+            copy(source / name, scratch / name)
+    return copied
 
 
 def _start(work: Work, part: str, model: Any, target: TargetModel, load: Callable[..., Any]) -> None:

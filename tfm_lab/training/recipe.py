@@ -1,7 +1,7 @@
 """Training recipes: one TOML file describes every stage, from text to Weaver. Unknown and missing names raise."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -235,12 +235,15 @@ class Recipe:
             raise ValueError("an existing target has no corpus to continue: name the prompts of the text")
 
 
-def load_recipe(name_or_path: str) -> Recipe:
+def load_recipe(name_or_path: str, changes: Sequence[str] = ()) -> Recipe:
     """Read a shipped recipe by name (``hybrid``, ``tiny``) or any TOML file by path.
 
+    Args:
+        changes: ``TABLE.NAME=VALUE`` each, such as ``weaver.fit.steps=400``; values as in TOML, words without quotes.
+
     Raises:
-        ValueError: if there is no such recipe, it is not valid TOML, or a name in it is unknown, missing or of the
-            wrong type or out of range.
+        ValueError: if there is no such recipe, it is not valid TOML, a change has another form, or a name is unknown,
+            missing or of the wrong type or out of range.
     """
     path = Path(name_or_path)
     if not path.suffix:
@@ -252,7 +255,27 @@ def load_recipe(name_or_path: str) -> Recipe:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from None
+    for change in changes:
+        _change(table, change)
     return _read(Recipe, table, path.name)
+
+
+def _change(table: dict[str, Any], change: str) -> None:
+    """Set one value of a recipe's table, in place."""
+    place, found, text = change.partition("=")
+    *parents, name = place.strip().split(".")
+    if not found or not name or not all(parents):
+        raise ValueError(f"a change of a recipe reads TABLE.NAME=VALUE, got {change!r}")
+    for parent in parents:
+        inner = table.get(parent)
+        if not isinstance(inner, dict):
+            tables = ", ".join(key for key, value in table.items() if isinstance(value, dict))
+            raise ValueError(f"the recipe has no table {parent!r} for {change!r}; it has {tables or 'none there'}")
+        table = inner
+    try:
+        table[name] = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        table[name] = text.strip()
 
 
 def _check_positive(record: object, *names: str) -> None:
