@@ -13,14 +13,22 @@ from typing import Any
 
 import triton
 from compiling import CUOBJDUMP, compile_kernel
-from tfm_kernels import _gdn_tree, _tree_convolution, _tree_layout
+from tfm_kernels import _gdn_tree, _tree_convolution, _tree_layout, _weave_round
 from tfm_kernels.gdn_tree import Settings, settings_for
+from tfm_kernels.weave_round import CANDIDATES, CHANNEL_TILE
 
 POINTERS = {
     "fp32": "A_log dt_bias state pending_update pending_weight pending_decay mixing factors log_decays "
     "key_norms scratch update",
     "i32": "path words slots pending_length parents taps accepted",
     "rows": "query key value a b output pending_key x weight windows y",
+}
+WEAVE_POINTERS = {
+    "rows": "read table pool_logits",
+    "i64": "pool tokens parents depths offered",
+    "fp32": "scores",
+    "fp64": "totals frontier",
+    "u8": "ancestors",
 }
 ALIGNED = {"row_batch", "row_node", "value_batch", "value_node", "gate_batch", "gate_node", "x_batch", "x_node"}
 ALIGNED |= {"path_rows", "channels", "x_layer", "layer_windows", "key_layer", "key_batch", "key_node"}
@@ -30,9 +38,16 @@ QWEN = {"HK": 16, "HV": 48, "DK": 128, "DV": 128}
 SMALL = {"HK": 2, "HV": 4, "DK": 64, "DV": 64}
 
 
-def variant(kernel: Any, element: str, warps: int, constants: dict[str, Any], **options: Any) -> dict[str, int]:
+def variant(
+    kernel: Any,
+    element: str,
+    warps: int,
+    constants: dict[str, Any],
+    pointers: dict[str, str] = POINTERS,
+    **options: Any,
+) -> dict[str, int]:
     types = {
-        name: f"*{kind if kind != 'rows' else element}" for kind, names in POINTERS.items() for name in names.split()
+        name: f"*{kind if kind != 'rows' else element}" for kind, names in pointers.items() for name in names.split()
     }
     types |= {name: "i32" for name in kernel.arg_names if name not in types}
     types["scale"] = "fp32"
@@ -67,7 +82,10 @@ def main() -> None:
     if not CUOBJDUMP.exists():
         sys.exit(77)
     default = settings_for(129, 1, 128, 128, wide=False, capability=CAPABILITY // 10)
+    many = settings_for(257, 1, 128, 128, wide=False, capability=CAPABILITY // 10)
     table = hopper_variants() if CAPABILITY == 90 else tree_variants("bf16", QWEN, default, "bf16 128")
+    table |= tree_variants("bf16", QWEN, many, "bf16 128, many blocks")
+    table |= weave_variants(("bf16", "fp32") if CAPABILITY == 90 else ("bf16",))
     if "--all" in sys.argv:
         table |= searched_variants(default)
     if "--record" in sys.argv:
@@ -90,6 +108,18 @@ def hopper_variants() -> dict[str, dict[str, int]]:
     table["convolution bf16"] = variant(_tree_convolution.convolution_kernel, "bf16", 4, tiles)
     table["window bf16"] = variant(_tree_convolution.window_kernel, "bf16", 4, tiles)
     table["layout"] = variant(_tree_layout.layout_kernel, "bf16", 1, {"WIDTH": 4})
+    return table
+
+
+def weave_variants(elements: tuple[str, ...]) -> dict[str, dict[str, int]]:
+    """A Weaver's round with 512 candidates, in the smallest and the largest tree of a model's benchmark."""
+    table: dict[str, dict[str, int]] = {}
+    for element in elements:
+        tiles = {"POOL": 512, "CANDIDATES": CANDIDATES, "CHANNEL_TILE": CHANNEL_TILE}
+        table[f"scores {element}"] = variant(_weave_round.scores_kernel, element, 4, tiles, WEAVE_POINTERS)
+    for nodes, width in ((16, 1), (128, 8)):
+        tiles = {"POOL": 512, "POOL_TILE": 512, "WIDTH_TILE": width, "NODE_TILE": nodes, "FRONTIER_TILE": 8 * nodes}
+        table[f"grow {nodes} nodes"] = variant(_weave_round.grow_kernel, "fp32", 8, tiles, WEAVE_POINTERS)
     return table
 
 
