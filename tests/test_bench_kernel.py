@@ -1,8 +1,14 @@
 """The kernel benchmark on small shapes: every variant is right, a wrong one is refused. No time is judged."""
 
+import gc
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -10,8 +16,8 @@ from command_line import assert_refused, run
 from torch import Tensor
 
 from tfm_lab.bench import kernel, kernel_cases, kernel_report
-from tfm_lab.bench.kernel import Measurement, Microseconds, measure
-from tfm_lab.bench.kernel_cases import KernelCase, LayerShape, Work, exact_answers, layers_that_fit, make_case
+from tfm_lab.bench.kernel import Measurement, Microseconds, measure, measure_or_refuse
+from tfm_lab.bench.kernel_cases import Builder, KernelCase, LayerShape, Work, exact_answers, layers_that_fit, make_case
 from tfm_lab.bench.kernel_peers import installed_peers
 from tfm_lab.bench.kernel_report import (
     REFERENCE,
@@ -56,6 +62,9 @@ class EagerStopwatch:
         self.runs += 1
         return float(self.runs)
 
+    def release(self) -> None:
+        gc.collect()
+
 
 class IdleStopwatch:
     """For results alone: nothing runs again."""
@@ -65,6 +74,9 @@ class IdleStopwatch:
 
     def seconds(self, run: Callable[[], None]) -> float:
         return 1.0
+
+    def release(self) -> None:
+        pass
 
 
 def small_case(kind: str = "random", nodes: int = 7, batch: int = 1, **options: object) -> KernelCase:
@@ -149,6 +161,120 @@ def test_a_wrong_variant_is_not_reported():
     assert measured["restless"].refusal == "its result changes from run to run"
 
 
+FULL = "CUDA out of memory. Tried to allocate 24.00 GiB. GPU 0 has a total capacity of 139.81 GiB, and more"
+
+
+class Room:
+    """Memory for so many variants at once. A variant stays in it for as long as anything refers to what it runs."""
+
+    def __init__(self, places: int) -> None:
+        self.places = places
+        self.inside: WeakSet[Callable[[], list[Tensor]]] = WeakSet()
+
+    def variant(self, places: int = 1) -> Builder:
+        def build(case: KernelCase) -> Work:
+            if sum(step.places for step in self.inside) + places > self.places:  # pyright: ignore
+                raise torch.OutOfMemoryError(FULL)
+            work = dense_torch(case)
+
+            def run() -> list[Tensor]:
+                return work.step()
+
+            run.places = places  # pyright: ignore
+            self.inside.add(run)
+            return Work(run)
+
+        return build
+
+
+def test_variants_that_do_not_fit_beside_each_other_sit_one_after_the_other():
+    room, inside = Room(4), []
+
+    class Looking(EagerStopwatch):
+        def release(self) -> None:
+            super().release()
+            inside.append(len(room.inside))
+
+    stopwatch = Looking()
+    sizes = {"one": 1, "three": 3, "two": 2, "five": 5, "none": 0, "four": 4}
+    measured = measure(small_case(layers=1), {name: room.variant(size) for name, size in sizes.items()}, 2, stopwatch)
+    sittings = {"one": 1, "three": 1, "two": 2, "five": 3, "none": 1, "four": 3}
+    assert [(m.variant, m.sitting) for m in measured] == list(sittings.items())
+    assert [m.variant for m in measured if m.time is None] == ["five"]
+    assert measured[3].refusal == "CUDA out of memory. Tried to allocate 24.00 GiB"
+    assert stopwatch.runs == 2 * 5
+    # After two, five and four, and when all have had their turns; after five and four; after five, and in the end.
+    assert inside == [2, 2, 3, 0, 1, 1, 0, 0, 0]
+
+
+def test_a_full_memory_is_seen_behind_the_error_that_it_led_to():
+    class Capturing(EagerStopwatch):
+        tried = 0
+
+        def ready(self, step: Callable[[], list[Tensor]]) -> tuple[Callable[[], None], list[Tensor]]:
+            self.tried += 1
+            if self.tried < 2:
+                return super().ready(step)
+            try:
+                raise torch.OutOfMemoryError(FULL)
+            except RuntimeError:
+                raise RuntimeError("the capture is broken")  # noqa: B904
+
+    stopwatch = Capturing()
+    one, two = measure(small_case(layers=1), {"one": dense_torch, "two": dense_torch}, 1, stopwatch)
+    assert one.time is not None
+    assert (two.sitting, two.refusal) == (2, "CUDA out of memory. Tried to allocate 24.00 GiB")
+    assert stopwatch.tried == 3
+
+
+def test_what_fails_while_it_is_timed_is_refused_and_the_others_go_on():
+    class Failing(EagerStopwatch):
+        def seconds(self, run: Callable[[], None]) -> float:
+            seconds = super().seconds(run)
+            if self.runs == 3:
+                raise torch.OutOfMemoryError(FULL)
+            return seconds
+
+    one, two = measure(small_case(layers=1), {"one": state_copy, "two": dense_torch}, 3, Failing())
+    assert one.refusal == "CUDA out of memory. Tried to allocate 24.00 GiB"
+    assert one.time is None
+    assert two.time == Microseconds(4e6, pytest.approx(2.4e6), pytest.approx(4.8e6))
+
+
+def test_any_error_of_a_variant_is_its_refusal():
+    class Unforeseen(Exception):
+        pass
+
+    def broken(case: KernelCase) -> Work:
+        raise Unforeseen("out of shared memory")
+
+    measured = measure(small_case(layers=1), {"broken": broken, "right": dense_torch}, 1, EagerStopwatch())
+    assert [m.refusal for m in measured] == ["Unforeseen: out of shared memory", ""]
+
+
+def test_a_group_that_cannot_be_set_up_is_refused_with_the_reason():
+    def group() -> list[Measurement]:
+        raise torch.OutOfMemoryError(FULL)
+
+    class Lost(EagerStopwatch):
+        def release(self) -> None:
+            raise RuntimeError("the GPU is lost")
+
+    refused = measure_or_refuse(["one", "two"], group, Lost())
+    reason = "CUDA out of memory. Tried to allocate 24.00 GiB"
+    assert refused == [Measurement(name, None, None, None, refusal=reason) for name in ("one", "two")]
+
+
+def test_charts_are_drawn_without_plotly_and_widgets():
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['plotly', 'ipywidgets', 'anywidget', 'traitlets'])); "
+        "import tfm_lab.cli.bench, tfm_lab.bench.kernel_report; from tfm_lab.show.charts import lines_svg; "
+        "print(lines_svg({'one': {1: 2.0}}, 'title', 'x', 'y')[:4])"
+    )
+    drawn = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert drawn.stdout == "<svg\n", drawn.stderr
+
+
 def test_the_exact_answers_of_the_commit_start_from_the_committed_state():
     case = small_case()
     before, after = exact_answers(case), exact_answers(case, committed=True)
@@ -198,7 +324,7 @@ def test_a_report_names_ratios_and_refusals():
         Measurement("dense Triton", None, None, None, refusal="too large"),
     ]
     table = time_table([(setting, group)])
-    assert table.rows[0][6:] == ("dense torch", "30.00", "29.00", "31.00", "3.00x", "1.0e-06")
+    assert table.rows[0][6:] == ("dense torch", "30.00", "29.00", "31.00", "3.00x", "1.0e-06", "1")
     assert table.rows[2][7] == "not reported: too large"
 
 
@@ -245,8 +371,9 @@ def test_bad_input_and_a_machine_without_a_gpu_are_one_sentence(words, sentence,
     assert_refused(["bench", "kernel", *words], sentence, tmp_path, capsys)
 
 
-def test_the_command_measures_reports_and_draws(tmp_path, monkeypatch, capsys):
-    """The whole command, with a small layer, a stopwatch that counts, and no GPU."""
+@pytest.fixture
+def small_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """The whole command, with a small layer, a stopwatch that counts, no GPU, and files in the test's folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(kernel, "GraphStopwatch", EagerStopwatch)
     monkeypatch.setattr(kernel_cases.LayerShape, "__new__", lambda cls: tuple.__new__(cls, (1, 1, 32, 32)))
@@ -256,14 +383,64 @@ def test_the_command_measures_reports_and_draws(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(kernel_cases, "make_case", on_this_device)
     monkeypatch.setattr(kernel_report, "describe_run", lambda device: {"device": device})
-    options = ["--nodes", "2,3", "--batch", "1", "--layers", "1", "--repeats", "2", "--inputs", "cold"]
-    variants = ["--variants", "state copy,dense torch,fused verify+commit"]
-    assert run("bench", "kernel", *options, *variants, "--out", "new/kernel.json") == 0
+    fixed = ("--batch", "1", "--layers", "1", "--repeats", "2", "--inputs", "cold", "--out", "new/kernel.json")
+    return lambda *words: run("bench", "kernel", *fixed, *words)
+
+
+def test_the_command_measures_reports_and_draws(small_command, tmp_path, capsys):
+    assert small_command("--nodes", "2,3", "--variants", "state copy,dense torch,fused verify+commit") == 0
     output = capsys.readouterr().out
     assert output.startswith("| tree | depth | batch | nodes | inputs | layers | variant | us per layer |")
-    assert "written: new/kernel.json, new/kernel.md and new/kernel.svg" in output
+    assert "written: new/kernel.json, new/kernel.svg and new/kernel.md" in output
     document = json.loads((tmp_path / "new/kernel.json").read_text())
     assert [entry["nodes"] for entry in document["results"]] == [2, 3]
     assert document["results"][1]["variants"][2]["time"]["median"] > 0
+    assert document["results"][1]["variants"][2]["sitting"] == 1
+    assert document["provenance"]["settings"] == "2 of 2"
+    assert document["provenance"]["triton"] == version("triton")
     assert "## Memory" in (tmp_path / "new/kernel.md").read_text()
     assert "dense torch" in (tmp_path / "new/kernel.svg").read_text()
+
+
+def test_a_setting_that_cannot_be_made_is_reported_and_the_next_is_measured(small_command, tmp_path, monkeypatch):
+    make = kernel_cases.make_case
+
+    def too_large(shape, trees, **options):
+        if len(trees[0]) == 3:
+            raise torch.OutOfMemoryError(FULL)
+        return make(shape, trees, **options)
+
+    monkeypatch.setattr(kernel_cases, "make_case", too_large)
+    assert small_command("--nodes", "3,2", "--variants", "state copy,dense torch") == 0
+    three, two = json.loads((tmp_path / "new/kernel.json").read_text())["results"]
+    assert [v["refusal"] for v in three["variants"]] == ["CUDA out of memory. Tried to allocate 24.00 GiB"] * 2
+    assert [v["time"] for v in three["variants"]] == [None, None]
+    assert all(v["time"] for v in two["variants"])
+    assert "not reported: CUDA out of memory" in (tmp_path / "new/kernel.md").read_text()
+
+
+def test_a_run_that_breaks_off_keeps_what_it_has_measured(small_command, tmp_path, monkeypatch):
+    make = kernel_cases.make_case
+
+    def interrupted(shape, trees, **options):
+        if len(trees[0]) == 4:
+            raise KeyboardInterrupt
+        return make(shape, trees, **options)
+
+    monkeypatch.setattr(kernel_cases, "make_case", interrupted)
+    assert small_command("--nodes", "2,3,4,5", "--variants", "dense torch") != 0
+    document = json.loads((tmp_path / "new/kernel.json").read_text())
+    assert [entry["nodes"] for entry in document["results"]] == [2, 3]
+    assert document["provenance"]["settings"] == "2 of 4"
+    assert "dense torch" in (tmp_path / "new/kernel.svg").read_text()
+
+
+def test_a_search_keeps_all_settings_in_the_files(small_command, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(
+        kernel_report, "search_settings", lambda case, *_: search_settings(case, 1, EagerStopwatch(), most=2)
+    )
+    assert small_command("--nodes", "2", "--search") == 0
+    assert "written: new/kernel.json and new/kernel.md" in capsys.readouterr().out
+    document = json.loads((tmp_path / "new/kernel.json").read_text())
+    assert len(document["results"][0]["variants"]) == 4
+    assert not (tmp_path / "new/kernel.svg").exists()

@@ -57,6 +57,7 @@ def time_table(results: Results) -> Table:
         "p90",
         "to fused",
         "error",
+        "sitting",
     )
     rows = []
     for setting, measurements in results:
@@ -69,16 +70,17 @@ def time_table(results: Results) -> Table:
         )
         for m in measurements:
             if m.time is None:
-                rows.append((*start, m.variant, f"not reported: {m.refusal}", *[NOTHING] * 4))
+                rows.append((*start, m.variant, f"not reported: {m.refusal}", *[NOTHING] * 4, str(m.sitting)))
                 continue
             ratio = f"{m.time.median / reference:.2f}x" if reference else NOTHING
             error = NOTHING if m.output_error is None else f"{m.output_error:.1e}"
-            rows.append((*start, m.variant, *(f"{time:.2f}" for time in m.time), ratio, error))
+            rows.append((*start, m.variant, *(f"{time:.2f}" for time in m.time), ratio, error, str(m.sitting)))
     note = (
         "Medians with p10 and p90 over replays of a CUDA graph of all layers, divided by their number; the states of "
         "the layers differ. To fused: time over that of the fused kernels with commit in the same run. Error: RMS over "
         "RMS against the float64 recurrence; the bfloat16 output alone costs 1.7e-3. Gates, norms and what depends on "
-        "the tree alone are inside the time for the fused kernels (layouts in the whole step), outside for the others."
+        "the tree alone are inside the time for the fused kernels (layouts in the whole step), outside for the others. "
+        "Variants of one sitting took turns; those that found no memory beside them sat later."
     )
     return Table("Tree verification, microseconds per layer", note, header, rows)
 

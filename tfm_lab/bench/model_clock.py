@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
+from tfm_lab.bench.gpu_time import gpu_seconds
 from tfm_lab.engine import Engine, capture, record
 
 Run = Callable[[], None]
@@ -76,13 +77,7 @@ class GraphClock:
         return record(run) if engine is None else capture(engine, run)
 
     def seconds(self, run: Run) -> float:
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize()
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / 1e3
+        return gpu_seconds(run)
 
     def free(self) -> int:
         free, _ = torch.cuda.mem_get_info()

@@ -22,6 +22,8 @@ from tfm_lab.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from tfm_lab.bench.kernel import Measurement, Stopwatch
+    from tfm_lab.bench.kernel_cases import Builder, KernelCase
     from tfm_lab.bench.kernel_report import Results
 
 T = TypeVar("T")
@@ -195,7 +197,7 @@ def cpu(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     default=None,
-    help="Write JSON, .md tables and a .svg here.",
+    help="Write JSON, .md tables and a .svg here; with --search no .svg.",
 )
 def kernel(
     nodes: str,
@@ -210,7 +212,8 @@ def kernel(
 ) -> None:
     """Microseconds per layer of tree verification on one GPU, in the shape of Qwen3.6-27B; bfloat16 q, k and v.
 
-    Every variant is compared with the float64 recurrence first; one whose output is wrong is not reported.
+    Every variant is compared with the float64 recurrence first; one whose output is wrong, or that cannot run, is not
+    reported. The files of --out are written after every setting: a run that breaks off leaves what it has measured.
 
     \b
     Examples:
@@ -219,21 +222,16 @@ def kernel(
       tfm-lab bench kernel --nodes 65 --batch 1 --inputs warm --search
       tfm-lab bench kernel --out tfm_lab/results/kernel_h200.json
     """
+    from functools import partial
+    from importlib.metadata import version
     from itertools import product
 
     import torch
 
-    from tfm_lab.bench.kernel import GraphStopwatch, measure
+    from tfm_lab.bench.kernel import GraphStopwatch
     from tfm_lab.bench.kernel_cases import LayerShape, layers_that_fit, make_case
     from tfm_lab.bench.kernel_peers import installed_peers
-    from tfm_lab.bench.kernel_report import (
-        Setting,
-        memory_table,
-        save_kernel_bench,
-        search_settings,
-        search_table,
-        time_table,
-    )
+    from tfm_lab.bench.kernel_report import Setting, memory_table, save_kernel_bench, search_table, time_table
     from tfm_lab.bench.kernel_trees import TREES
     from tfm_lab.bench.kernel_variants import VARIANTS
 
@@ -247,26 +245,49 @@ def kernel(
         raise ValueError("--nodes takes sizes of 1 to 512; --batch, --layers and --repeats at least 1")
     check_report_path(out)
     stopwatch, shape, results = GraphStopwatch(), LayerShape(), []
-    for (kind, build), (name, cold), requests, size in product(kinds.items(), warmth.items(), batches, sizes):
+    memory = memory_table(shape, layers, sizes)
+    setup = {"layers": layers, "repeats": repeats, "dtype": "bfloat16", "triton": version("triton")}
+    setup |= {"peers": installed_peers()}
+    groups = list(product(kinds.items(), warmth.items(), batches, sizes))
+    for (kind, build), (name, cold), requests, size in groups:
         drawn = [build(size, seed) for seed in range(requests)]
         fitting = layers_that_fit(layers, requests)
-        case = make_case(shape, drawn, layers=fitting, cold=cold, dtype=torch.bfloat16, device="cuda")
+        make = partial(make_case, shape, drawn, layers=fitting, cold=cold, dtype=torch.bfloat16, device="cuda")
+        label = f"{kind}, {requests} x {size} nodes, {name}"
+        group = _kernel_group(make, None if search else chosen or VARIANTS, repeats, stopwatch, label)
+        depth = max(tree.max_depth for tree in drawn)
+        results.append((Setting(kind, size, depth, requests, name, fitting), group))
         if search:
-            print_table(search_table(search_settings(case, repeats, stopwatch)).markdown())
-            continue
-        with progress_bar(f"{kind}, {requests} x {size} nodes, {name}", len(chosen or VARIANTS) + repeats) as show:
-            group = measure(case, chosen or VARIANTS, repeats, stopwatch, _ticker(show))
-        results.append((Setting(kind, size, case.max_depth, requests, name, fitting), group))
-    if search:
-        return
-    memory = memory_table(shape, layers, sizes)
-    print_table(time_table(results).markdown())
-    print_table(memory.markdown())
+            print_table(search_table(group).markdown())
+        if out is not None:
+            save_kernel_bench(results, memory, setup | {"settings": f"{len(results)} of {len(groups)}"}, out)
+            if not search:
+                write_whole(_kernel_plot(results), out.with_suffix(".svg"))
+    if not search:
+        print_table(time_table(results).markdown())
+        print_table(memory.markdown())
     if out is not None:
-        setup = {"layers": layers, "repeats": repeats, "dtype": "bfloat16", "peers": installed_peers()}
-        save_kernel_bench(results, memory, setup, out)
-        write_whole(_kernel_plot(results), out.with_suffix(".svg"))
-        click.echo(f"written: {out}, {out.with_suffix('.md')} and {out.with_suffix('.svg')}")
+        picture = "" if search else f", {out.with_suffix('.svg')}"
+        click.echo(f"written: {out}{picture} and {out.with_suffix('.md')}")
+
+
+def _kernel_group(
+    make: "Callable[[], KernelCase]",
+    builders: "Mapping[str, Builder] | None",
+    repeats: int,
+    stopwatch: "Stopwatch",
+    label: str,
+) -> "list[Measurement]":
+    """All variants in one setting, or many settings of the fused kernels where no variants are given."""
+    from tfm_lab.bench.kernel import measure, measure_or_refuse
+    from tfm_lab.bench.kernel_report import search_settings
+
+    if builders is None:
+        return measure_or_refuse(["all settings"], lambda: search_settings(make(), repeats, stopwatch), stopwatch)
+    total = len(builders) + repeats
+    with progress_bar(label, total) as show:
+        tick = _ticker(show, total)
+        return measure_or_refuse(builders, lambda: measure(make(), builders, repeats, stopwatch, tick), stopwatch)
 
 
 def _kernel_plot(results: "Results") -> str:
@@ -286,10 +307,10 @@ def _kernel_plot(results: "Results") -> str:
     return lines_svg(curves, title, "nodes per tree", "log10 of microseconds per layer")
 
 
-def _ticker(show: Callable[[int], None]) -> Callable[[], None]:
-    """Counts calls on a progress bar."""
+def _ticker(show: Callable[[int], None], total: int) -> Callable[[], None]:
+    """Counts calls on a progress bar, up to its end."""
     done = count(1)
-    return lambda: show(next(done))
+    return lambda: show(min(next(done), total))
 
 
 def _named(table: Mapping[str, T], name: str, option: str) -> T:
