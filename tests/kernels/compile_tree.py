@@ -13,8 +13,9 @@ from typing import Any
 
 import triton
 from compiling import CUOBJDUMP, compile_kernel
-from tfm_kernels import _gdn_tree, _tree_convolution, _tree_layout, _weave_round
+from tfm_kernels import _gdn_tree, _tree_attention, _tree_convolution, _tree_layout, _weave_round
 from tfm_kernels.gdn_tree import Settings, settings_for
+from tfm_kernels.tree_attention import KEY_TILE, MOST_ROWS
 from tfm_kernels.weave_round import CANDIDATES, CHANNEL_TILE
 
 POINTERS = {
@@ -30,7 +31,14 @@ WEAVE_POINTERS = {
     "fp64": "totals frontier",
     "u8": "ancestors",
 }
+ATTENTION_POINTERS = {
+    "rows": "query key value output",
+    "i64": "length",
+    "u8": "own",
+    "fp32": "sums highest totals",
+}
 ALIGNED = {"row_batch", "row_node", "value_batch", "value_node", "gate_batch", "gate_node", "x_batch", "x_node"}
+ALIGNED |= {"query_batch", "query_shared", "query_row", "key_row", "value_row"}
 ALIGNED |= {"path_rows", "channels", "x_layer", "layer_windows", "key_layer", "key_batch", "key_node"}
 CAPABILITY = int(sys.argv[1])
 RECORD = Path(__file__).with_name(f"sm{CAPABILITY}_resources.json")
@@ -86,6 +94,7 @@ def main() -> None:
     table = hopper_variants() if CAPABILITY == 90 else tree_variants("bf16", QWEN, default, "bf16 128")
     table |= tree_variants("bf16", QWEN, many, "bf16 128, many blocks")
     table |= weave_variants(("bf16", "fp32") if CAPABILITY == 90 else ("bf16",))
+    table |= attention_variants()
     if "--all" in sys.argv:
         table |= searched_variants(default)
     if "--record" in sys.argv:
@@ -120,6 +129,21 @@ def weave_variants(elements: tuple[str, ...]) -> dict[str, dict[str, int]]:
     for nodes, width in ((16, 1), (128, 8)):
         tiles = {"POOL": 512, "POOL_TILE": 512, "WIDTH_TILE": width, "NODE_TILE": nodes, "FRONTIER_TILE": 8 * nodes}
         table[f"grow {nodes} nodes"] = variant(_weave_round.grow_kernel, "fp32", 8, tiles, WEAVE_POINTERS)
+    return table
+
+
+def attention_variants() -> dict[str, dict[str, int]]:
+    """One row and a tree of rows, with the head sizes of Qwen3.6-27B and of its drafter."""
+    table: dict[str, dict[str, int]] = {}
+    kernels = _tree_attention
+    for size in (128, 256):
+        for tile, warps in ((16, 4), (MOST_ROWS, 8)):
+            tiles = {"SIZE": size, "ROW_TILE": tile, "KEY_TILE": KEY_TILE}
+            table[f"attention bf16 {size}, {tile} rows"] = variant(
+                kernels.parts_kernel, "bf16", warps, tiles, ATTENTION_POINTERS, num_stages=2
+            )
+        tiles = {"SIZE": size, "ROW_TILE": 8}
+        table[f"merge bf16 {size}"] = variant(kernels.merge_kernel, "bf16", 4, tiles, ATTENTION_POINTERS)
     return table
 
 
