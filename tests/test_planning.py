@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +20,7 @@ from tfm_lab.planning import (
     fastest,
     fastest_by_method,
     fit_costs,
+    fitted_outcomes,
     leave_one_out,
     outcomes,
     paper_costs,
@@ -36,7 +36,6 @@ from tfm_lab.planning import (
 from tfm_lab.planning.costs import rule_width
 from tfm_lab.planning.curves import RESULTS, kept_by_width
 from tfm_lab.planning.fitting import FittedCosts
-from tfm_lab.planning.measured import NOT_MEASURED, full_model_note
 
 HARDWARE = Hardware(bandwidth=1e12, arithmetic=1e14)
 COSTS = ModelCosts(
@@ -292,10 +291,43 @@ def test_a_configuration_that_was_held_out_is_predicted() -> None:
     factors = (1 + 0.02 * torch.randn(len(PLANS), generator=noise, dtype=torch.float64)).tolist()
     table = [MeasuredStep(plan, TRUE.predict(plan) * factor) for plan, factor in zip(PLANS, factors, strict=True)]
     held_out = leave_one_out(table)
-    assert [item.plan for item in held_out] == PLANS[1:], "without plain decoding the draft is in every step"
+    assert [item.step.plan for item in held_out] == PLANS[1:], "without plain decoding the draft is in every step"
     assert all(abs(item.relative_error) < 0.12 for item in held_out)
     exact = leave_one_out([MeasuredStep(plan, TRUE.predict(plan)) for plan in PLANS])
     assert max(abs(item.relative_error) for item in exact) < 1e-9
+
+
+LONG = FittedCosts(step=0.02, row=2e-4, draft=5e-3, call=1e-3, token=3e-8, token_row=5e-9)
+
+
+def test_several_contexts_give_the_costs_of_attention_too() -> None:
+    table = [MeasuredStep(plan, LONG.predict(plan, context), context) for plan in PLANS for context in (1000, 9000)]
+    assert fit_costs(table) == pytest.approx(LONG, rel=1e-7)
+    assert LONG.predict(Plan("chain", 15), 9000) == pytest.approx(0.02 + 16 * 2e-4 + 5e-3 + 9000 * (3e-8 + 16 * 5e-9))
+    assert LONG.parts(Plan("tfm", 63, 4, batch=2), 1000) == pytest.approx(
+        (0.02 + 2000 * 3e-8, 128 * (2e-4 + 1000 * 5e-9), 0.0, 5e-3, 16e-3, 0.0)
+    )
+    assert [item.step for item in leave_one_out(table)] == table, "now plain decoding can be held out as well"
+    assert fit_costs(table[::2]).token == fit_costs(table[::2]).token_row == 0.0, "one context alone"
+
+
+def test_one_budget_cannot_tell_a_cache_from_its_rows() -> None:
+    chains = [MeasuredStep(plan, LONG.predict(plan, 1000), 1000) for plan in PLANS]
+    longer = MeasuredStep(Plan("chain", 15), LONG.predict(Plan("chain", 15), 9000), 9000)
+    with pytest.raises(ValueError, match="for several contexts, two budgets in two of them"):
+        fit_costs([*chains, longer])
+
+
+def test_fitted_outcomes_compare_with_plain_decoding_and_keep_the_width_of_the_rule() -> None:
+    found = fitted_outcomes(CURVE, LONG, 4000)
+    assert [(item.plan.budget, item.plan.width) for item in found if item.plan.method == "tfm"] == [
+        (16, 1), (32, 2), (64, 4),
+    ]  # fmt: skip
+    plain = LONG.predict(Plan("ar"), 4000)
+    for item in found:
+        assert item.step.total == pytest.approx(LONG.predict(item.plan, 4000))
+        assert item.speedup == pytest.approx(item.mal * plain / item.step.total)
+    assert found[0].speedup == 1.0
 
 
 def test_long_steps_do_not_drown_short_ones() -> None:
@@ -314,12 +346,3 @@ def test_tables_that_cannot_tell_the_coefficients_apart_are_refused(kept: list[P
 def test_times_must_be_positive() -> None:
     with pytest.raises(ValueError, match="above 0 seconds"):
         fit_costs([MeasuredStep(Plan("ar"), math.nan)])
-
-
-def test_a_full_model_is_not_measured_until_there_is_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "model_h200.json"
-    assert full_model_note(file) == NOT_MEASURED
-    file.write_text(json.dumps({"provenance": {"device": "a GPU", "date": "2026-12-01", "commit": "abc"}}))
-    assert full_model_note(file).endswith(
-        "measured on a GPU, 2026-12-01, commit abc: see tfm_lab/results/model_h200.md."
-    )

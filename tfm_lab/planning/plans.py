@@ -1,10 +1,11 @@
 """From accepted tokens and step seconds to speed: tokens per second, break-even lengths, the best plan."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from tfm_lab.planning.costs import PLAIN, Hardware, ModelCosts, Plan, StepSeconds, step_seconds
+from tfm_lab.planning.costs import PLAIN, Hardware, ModelCosts, Plan, StepSeconds, rule_width, step_seconds
 from tfm_lab.planning.curves import METHODS, MalCurve
+from tfm_lab.planning.fitting import FittedCosts
 from tfm_lab.planning.published import KernelName
 
 WIDTHS = (1, 2, 4, 8, 16)
@@ -40,20 +41,20 @@ def break_even_mal(step: float, baseline_step: float, baseline_mal: float = 1.0)
     return baseline_mal * step / baseline_step
 
 
-def outcome(curve: MalCurve, hardware: Hardware, costs: ModelCosts, plan: Plan) -> Outcome:
-    """Speed of one plan."""
-    plain = step_seconds(hardware, costs, Plan(PLAIN, batch=plan.batch, kernel=plan.kernel))
-    step = step_seconds(hardware, costs, plan)
-    mal = curve.mal(plan.method, plan.budget, plan.width)
-    return Outcome(plan, mal, step, mal * plain.total / step.total)
+def plans(curve: MalCurve, batch: int = 1, kernel: KernelName = "fused", *, by_rule: bool = False) -> list[Plan]:
+    """Plain decoding, and every method and budget of the curve.
 
-
-def plans(curve: MalCurve, batch: int = 1, kernel: KernelName = "fused") -> list[Plan]:
-    """Plain decoding, and every method and budget of the curve; TfM in all widths up to its budget."""
+    Args:
+        curve: accepted lengths.
+        batch, kernel: of every plan.
+        by_rule: TfM in the width of the rule alone, in place of all widths up to its budget.
+    """
     found = [Plan(PLAIN, batch=batch, kernel=kernel)]
     for method in METHODS:
         for budget in sorted(curve.points.get(method, {})):
-            widths = [width for width in WIDTHS if width <= budget] if method == "tfm" else [0]
+            widths = [0]
+            if method == "tfm":
+                widths = [rule_width(budget)] if by_rule else [width for width in WIDTHS if width <= budget]
             found += [Plan(method, budget, width, batch, kernel) for width in widths]
     return found
 
@@ -61,8 +62,31 @@ def plans(curve: MalCurve, batch: int = 1, kernel: KernelName = "fused") -> list
 def outcomes(
     curve: MalCurve, hardware: Hardware, costs: ModelCosts, batch: int = 1, kernel: KernelName = "fused"
 ) -> list[Outcome]:
-    """Speed of every plan of :func:`plans`."""
-    return [outcome(curve, hardware, costs, plan) for plan in plans(curve, batch, kernel)]
+    """Speed of every plan of :func:`plans`, by the parts of a step."""
+    return _judged(curve, plans(curve, batch, kernel), lambda plan: step_seconds(hardware, costs, plan))
+
+
+def fitted_outcomes(curve: MalCurve, fitted: FittedCosts, context: int) -> list[Outcome]:
+    """Speed of every plan of one request, by coefficients that were fitted to measured steps.
+
+    No fit knows a batch, and that of the full-size model saw trees of 15 or 16 calls alone: TfM has the rule's width.
+
+    Args:
+        curve: accepted lengths.
+        fitted: costs.
+        context: committed tokens.
+    """
+    return _judged(curve, plans(curve, by_rule=True), lambda plan: fitted.parts(plan, context))
+
+
+def _judged(curve: MalCurve, listed: Sequence[Plan], seconds: Callable[[Plan], StepSeconds]) -> list[Outcome]:
+    """All plans against the first, which is plain decoding."""
+    plain = seconds(listed[0]).total
+    found: list[Outcome] = []
+    for plan in listed:
+        step, mal = seconds(plan), curve.mal(plan.method, plan.budget, plan.width)
+        found.append(Outcome(plan, mal, step, mal * plain / step.total))
+    return found
 
 
 def fastest(found: Iterable[Outcome]) -> Outcome:
