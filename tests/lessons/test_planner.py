@@ -14,13 +14,17 @@ from tfm_lab.lessons.iso_speed import (
 from tfm_lab.lessons.planner import PlannerState, SpeedupPlanner, planner_picture
 from tfm_lab.lessons.planner_picture import planner_svg
 from tfm_lab.lessons.speed_by_hand import break_even, choose_budget
+from tfm_lab.lessons.step_times import compared, compared_card, decodes_card, held_out_card
 from tfm_lab.planning import (
     MalCurve,
     fastest,
     fastest_by_method,
+    fit_costs,
+    leave_one_out,
     outcomes,
     paper_costs,
     paper_hardware,
+    read_full_model,
     tokens_per_second,
 )
 from tfm_lab.planning.published import RATES, longest_chain_step_where_the_tree_loses, plain_step_seconds
@@ -150,7 +154,7 @@ def test_the_planners_picture_is_well_formed_and_tells_its_table(standalone: boo
         assert all(f"{item.speedup:.2f}" in words for item in row.values())
     told = root.findtext(f"{SVG}desc") or ""
     assert told.startswith(state.describe())
-    assert "B = 16: batch 1" in told
+    assert "B = 16: batch size 1 " in told
     hollow = [r for r in root.iter(f"{SVG}rect") if r.get("stroke-dasharray")]
     view = state.view()
     loses = [o for row in view.cells.values() for batch, o in row.items() if o.speedup <= view.others[batch]]
@@ -186,6 +190,72 @@ def test_controls_change_the_plan() -> None:
     data, _ = widget._repr_mimebundle_()
     assert data["image/svg+xml"] == planner_picture(state).svg
     assert data["text/plain"] == state.describe()
+
+
+def test_measured_steps_take_the_place_of_bounds_and_contexts_that_of_batches() -> None:
+    state = planner()
+    widget = SpeedupPlanner(state)
+    assert not widget._controls["bandwidth"].disabled
+    assert widget._controls["context"].disabled
+    widget._controls["source"].value = "measured"
+    assert "fitted to steps measured on one NVIDIA H200 (27B shape, random weights)" in widget._words.value
+    assert widget._controls["batch"].disabled
+    assert not widget._controls["context"].disabled
+    widget._controls["context"].value = 5120
+    view = state.view()
+    assert list(view.cells[16]) == [1024, 2048, 4096, 5120, 8192, 16384, 32768]
+    assert [item.plan.width for item in view.cells[64].values()] == [4] * 7, "no other width was measured"
+    tree = view.best["TfM"]
+    assert tree.step.total == pytest.approx(state.fitted.predict(tree.plan, 5120))
+    assert view.cells[tree.plan.budget][5120] == tree
+    before = state.describe()
+    state.batch, state.bandwidth = 64, 0.1
+    assert state.describe() == before, "device and batch are those of the measurement"
+    words = [item.text for item in ElementTree.fromstring(planner_svg(view)).iter(f"{SVG}text")]
+    assert {"step without rows", "rows", "draft", "weave"} <= set(words)
+    assert not {"weights", "Gated DeltaNet", "rest"} & set(words), "a fit has no such parts"
+    assert "one step at 5120 tokens of context, best plan of each method" in words
+    assert "TfM over plain decoding, w = ⌈B / 16⌉, by budget B and context" in words
+
+
+def test_a_part_is_in_the_legend_when_it_takes_time() -> None:
+    state = planner()
+    assert ">rest</text>" not in planner_svg(state.view())
+    state.rest = 1.0
+    assert ">rest</text>" in planner_svg(state.view())
+
+
+def test_reported_and_measured_steps_stand_side_by_side() -> None:
+    model = read_full_model()
+    rows = {row.name: row for row in compared(model)}
+    tree, chain = (model.step(method, rows).seconds.median for method, rows in (("tfm", 64), ("chain", 16)))
+    assert rows["TfM step over chain step"] == ("TfM step over chain step", "1.42 (derived)", f"{tree / chain:.3f}")
+    assert rows["chain step, 16 rows"].reported == "not reported"
+    assert rows["speed, TfM over plain"].reported == "4.37"
+    assert "maths not reached" in rows["speed, TfM over plain"].own
+    assert rows["speed, TfM over plain"].own.startswith("chat 2.")
+    assert " ± " in rows["speed, TfM over DDTree"].own
+    card = compared_card(model)
+    for words in ("one NVIDIA B200", "27B shape, random weights, one NVIDIA H200", "replayed acceptance"):
+        assert words in card.html
+        assert words in card.words
+
+
+def test_held_out_steps_and_decodes_are_listed_with_their_errors() -> None:
+    model = read_full_model()
+    fitted = fit_costs(model.table())
+    (held_out,) = [
+        item for item in leave_one_out(model.table()) if item.step.plan.budget == 127 and item.step.plan.calls
+    ]
+    card = held_out_card([held_out], "A note.")
+    ms, predicted = 1e3 * held_out.step.seconds, 1e3 * held_out.predicted
+    assert card.words == (
+        f"A note.\nstep: TfM, 128 rows, context: 1,024, measured, ms: {ms:.2f}, predicted, ms: {predicted:.2f}, "
+        f"error: {100 * (predicted / ms - 1):+.1f} %"
+    )
+    decodes = decodes_card(model, fitted, "A note.").words
+    assert decodes.count("decode: plain, 1 row") == 1, "the faster of two"
+    assert decodes.count("decode: TfM, 64 rows") == 2
 
 
 def test_a_typed_curve_that_is_none_is_explained_and_draws_nothing() -> None:

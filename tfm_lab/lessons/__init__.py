@@ -18,9 +18,10 @@ and must leave), ``by_hand_kernels`` (solutions), ``wrong_kernels``, ``traffic``
 (the animation), ``closure`` (blocks on the tree), ``microscope`` and ``microscope_picture`` (both cuts of a solve,
 entry by entry), ``kernel_times`` (the paper's figures and our own).
 
-Notebook 10 is about seconds: ``speed_by_hand`` (solutions), ``iso_speed`` (length against step cost), ``planner`` and
-``planner_picture`` (the best plan for one's own numbers). Notebook 11 has ``ledger``: the claims of the paper and what
-stands behind each.
+Notebook 10 is about seconds: ``speed_by_hand`` (solutions), ``iso_speed`` (length against step cost), ``step_times``
+(the paper's figures and our own), ``planner`` and ``planner_picture`` (the best plan for one's own numbers).
+
+Notebook 11 has ``ledger``: the claims of the paper and what stands behind each.
 """
 
 from tfm_lab.lessons.catalogue import EXERCISES

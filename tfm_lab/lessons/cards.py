@@ -27,6 +27,18 @@ class Card:
         return {"text/html": self.html, "text/plain": self.words}
 
 
+def table_card(note: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Card:
+    """A table with a note above it; the first cell of a row names it."""
+    head = "".join(f'<th scope="col">{escape(title)}</th>' for title in heads)
+    body = "".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>"
+        for row in rows
+    )
+    table = f"<table><caption>{escape(note)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    words = [note, *(", ".join(f"{title}: {cell}" for title, cell in zip(heads, row, strict=True)) for row in rows)]
+    return Card(table, "\n".join(words))
+
+
 def exercise_card(exercise: Exercise) -> Card:
     """Header, task, hints and solution; hints and solution are folded."""
     grades = (

@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
 import tfm_lab
-from tfm_lab.lessons.cards import Card
+from tfm_lab.lessons.cards import Card, table_card
 
 RESULTS = Path(tfm_lab.__file__).parent / "results" / "kernel_h200.json"
 """Where ``tfm-lab bench kernel`` puts the times of one GPU."""
@@ -89,14 +88,7 @@ def times_card(file: Path = RESULTS) -> Card:
             "columns of a program. Not comparable with the reported figures: another GPU, baseline and trees."
         )
     note = f"Reported: arXiv 2607.06763, one NVIDIA B200, batch 1, against the paper's own recurrent kernel. {ours}"
-    head = "".join(f'<th scope="col">{escape(title)}</th>' for title in heads)
-    body = "".join(
-        f'<tr><th scope="row">{row[0]}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>"
-        for row in rows
-    )
-    table = f"<table><caption>{escape(note)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    words = [note, *(", ".join(f"{title}: {cell}" for title, cell in zip(heads, row, strict=True)) for row in rows)]
-    return Card(table, "\n".join(words))
+    return table_card(note, heads, rows)
 
 
 def _own_cells(own: OwnTimes | None, size: int) -> tuple[str, ...]:

@@ -1,11 +1,11 @@
 """Plan a decode for one's own hardware and model: the best budget and width, and where trees stop paying.
 
-``PlannerState`` turns the numbers of the sliders into costs and asks :mod:`tfm_lab.planning`; ``SpeedupPlanner`` wires
-it to controls. The picture is in ``planner_picture``.
+``PlannerState`` turns the numbers of the sliders into costs, or takes those that were fitted to measured steps, and
+asks :mod:`tfm_lab.planning`; ``SpeedupPlanner`` wires it to controls. The picture is in ``planner_picture``.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, cast
 
@@ -21,21 +21,29 @@ from tfm_lab.planning import (
     break_even_mal,
     fastest,
     fastest_by_method,
-    outcomes,
+    fit_costs,
+    fitted_outcomes,
     paper_costs,
     paper_hardware,
+    read_full_model,
     result_curves,
     typed_curve,
 )
+from tfm_lab.planning.measured import KIND
 from tfm_lab.planning.plans import by_batch
 from tfm_lab.planning.published import KernelName
 from tfm_lab.show.picture import Picture
 from tfm_lab.show.stepping import stepping_buttons
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
+CONTEXTS = (1024, 2048, 4096, 8192, 16384, 32768)
 KERNELS: tuple[KernelName, ...] = ("fused", "state per node")
+BOUNDS, FITTED = "bounds", "measured"
+SOURCES = (BOUNDS, FITTED)
+"""Where the seconds of a step come from: bounds from the sliders, or a fit to the steps that this package measured."""
 NAMES = {"ar": "plain decoding", "chain": "DFlash chain", "ddtree": "DDTree", "tfm": "TfM"}
-CONTROLS = ("bandwidth", "arithmetic", "weights", "layers", "call", "rest", "batch", "kernel", "curve", "typed")
+BOUNDS_ALONE = ("bandwidth", "arithmetic", "weights", "layers", "call", "rest", "batch", "kernel")
+CONTROLS = (*BOUNDS_ALONE, "source", "context", "curve", "typed")
 
 
 class PlannerState(traitlets.HasTraits):
@@ -43,7 +51,9 @@ class PlannerState(traitlets.HasTraits):
 
     Traits: ``bandwidth`` in TB/s, ``arithmetic`` in TFLOP/s, ``weights`` of the target in GB, ``layers`` of Gated
     DeltaNet, ``call`` of the Weaver in microseconds, ``rest`` of a drafted step in milliseconds, ``batch``,
-    ``kernel``, ``curve`` (a name from the result files) and ``typed`` (a curve as text; it goes first).
+    ``kernel``, ``source`` of the step's seconds, ``context`` in tokens, ``curve`` (a name from the result files) and
+    ``typed`` (a curve as text; it goes first). With measured steps ``context`` counts, and curve or text, and nothing
+    else: device and models are those that were measured, with one request.
     """
 
     bandwidth = traitlets.Float(round(paper_hardware().bandwidth / 1e12, 1), min=0.05, max=20.0)
@@ -54,6 +64,8 @@ class PlannerState(traitlets.HasTraits):
     rest = traitlets.Float(0.0, min=0.0, max=20.0)
     batch = traitlets.Int(1, min=1, max=BATCHES[-1])
     kernel = traitlets.Enum(KERNELS, default_value=KERNELS[0])
+    source = traitlets.Enum(SOURCES, default_value=BOUNDS)
+    context = traitlets.Int(CONTEXTS[0], min=CONTEXTS[0], max=CONTEXTS[-1])
     curve = traitlets.Unicode()
     typed = traitlets.Unicode("")
 
@@ -61,6 +73,8 @@ class PlannerState(traitlets.HasTraits):
         super().__init__()
         self.curves = dict(result_curves() if curves is None else curves)
         self.curve = next(iter(self.curves))
+        self.measured = read_full_model()
+        self.fitted = fit_costs(self.measured.table())
 
     def lengths(self) -> MalCurve:
         """The typed curve if something is typed, else the chosen one.
@@ -90,26 +104,38 @@ class PlannerState(traitlets.HasTraits):
         )
 
     def found(self) -> list[Outcome]:
-        """Every plan at this batch size."""
-        kernel = cast(KernelName, self.kernel)
-        return outcomes(self.lengths(), self.hardware(), self.costs(), self.batch, kernel)
+        """Every plan at this batch size, or at this context for one request."""
+        return self._table([self._column()])[self._column()]
 
     def view(self) -> PlannerView:
-        """What the picture shows: the best plan of each method, and TfM's speed for every budget and batch size."""
-        batches = sorted({*BATCHES, self.batch})
-        kernel = cast(KernelName, self.kernel)
-        table = by_batch(self.lengths(), self.hardware(), self.costs(), batches, kernel)
+        """What the picture shows: the best plan of each method, and TfM's speed for every budget and column."""
+        table = self._table(sorted({*(CONTEXTS if self.source == FITTED else BATCHES), self._column()}))
         best = {NAMES[method]: item for method, item in fastest_by_method(self.found()).items()}
         cells: dict[int, dict[int, Outcome]] = {}
-        for batch, items in table.items():
+        for column, items in table.items():
             for budget in sorted({item.plan.budget for item in items if item.plan.method == "tfm"}):
                 mine = [item for item in items if item.plan.method == "tfm" and item.plan.budget == budget]
-                cells.setdefault(budget, {})[batch] = fastest(mine)
+                cells.setdefault(budget, {})[column] = fastest(mine)
         chain = {
-            batch: fastest([item for item in items if item.plan.method in ("chain", "ar")]).speedup
-            for batch, items in table.items()
+            column: fastest([item for item in items if item.plan.method in ("chain", "ar")]).speedup
+            for column, items in table.items()
         }
-        return PlannerView(best, cells, chain, self.batch, self.describe())
+        words = ("weights", "batch size", "best w")
+        if self.source == FITTED:
+            words = ("step without rows", "context", "w = ⌈B / 16⌉")
+        return PlannerView(best, cells, chain, self._column(), *words, self._setting(), self.describe())
+
+    def _column(self) -> int:
+        return self.context if self.source == FITTED else self.batch
+
+    def _setting(self) -> str:
+        return f"{self.context} tokens of context" if self.source == FITTED else f"batch {self.batch}"
+
+    def _table(self, columns: Sequence[int]) -> Mapping[int, list[Outcome]]:
+        """Column -> all plans: contexts with measured steps, else batch sizes."""
+        if self.source == FITTED:
+            return {column: fitted_outcomes(self.lengths(), self.fitted, column) for column in columns}
+        return by_batch(self.lengths(), self.hardware(), self.costs(), columns, cast(KernelName, self.kernel))
 
     def describe(self) -> str:
         """The advice in words; what is wrong with the typed curve if it is none."""
@@ -122,8 +148,11 @@ class PlannerState(traitlets.HasTraits):
         plan, plain = best.plan, by_method["ar"]
         width = f", w = {plan.width}" if plan.width else ""
         chosen = NAMES[plan.method] + (f" with B = {plan.budget}{width}" if plan.budget else "")
+        origin = f"kernel: {self.kernel}"
+        if self.source == FITTED:
+            origin = f"one request, fitted to steps measured on one {self.measured.device} ({KIND})"
         words = [
-            f"{curve.name}, batch {self.batch}, kernel: {self.kernel}. Best: {chosen}, {best.speedup:.2f} times plain "
+            f"{curve.name}, {self._setting()}, {origin}. Best: {chosen}, {best.speedup:.2f} times plain "
             f"decoding ({1e3 * best.step.total:.1f} ms a step, {best.tokens_per_second:.0f} tokens/s in all)."
         ]
         if "tfm" in by_method:
@@ -149,6 +178,10 @@ class SpeedupPlanner(widgets.VBox):
             "rest": _slider("rest, ms", state.rest, 0.0, 20.0, 0.1, ".1f"),
             "batch": widgets.IntSlider(state.batch, 1, BATCHES[-1], description="batch", layout=WIDE, style=LABEL),
             "kernel": widgets.ToggleButtons(options=list(KERNELS), value=state.kernel, description="kernel"),
+            "source": widgets.ToggleButtons(options=list(SOURCES), value=state.source, description="steps"),
+            "context": widgets.IntSlider(
+                state.context, CONTEXTS[0], CONTEXTS[-1], CONTEXTS[0], description="context", layout=WIDE, style=LABEL
+            ),
             "curve": widgets.Dropdown(
                 options=list(state.curves), value=state.curve, description="MAL curve", layout=WIDE, style=LABEL
             ),
@@ -173,6 +206,8 @@ class SpeedupPlanner(widgets.VBox):
     def _refresh(self) -> None:
         for name, control in self._controls.items():
             control.value = getattr(self.state, name)
+            if name in BOUNDS_ALONE or name == "context":
+                control.disabled = (name == "context") is not (self.state.source == FITTED)
         self._words.value = f'<div role="status">{escape(self.state.describe())}</div>'
         self._picture.value = self._drawn(standalone=False)
 
