@@ -19,10 +19,14 @@ from tfm_lab.claims import (
     MetricLink,
     Outcome,
     ResultLink,
+    SpeedLink,
     evidence,
     find,
+    goals,
     objections,
 )
+from tfm_lab.planning import read_full_model
+from tfm_lab.planning.replayed import speed_up
 from tfm_lab.recording import METRIC_MIME
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
@@ -63,7 +67,7 @@ def test_every_number_of_the_ledger_is_there_and_nothing_is_overstated(claim: Cl
 def test_names_differ_and_gaps_are_admitted() -> None:
     assert max(Counter(claim.name for claim in CLAIMS).values()) == 1
     open_claims = {claim.name for claim in CLAIMS if claim.examined is Examined.NOT_REPRODUCED}
-    assert {"speed-over-plain", "per-data-set"} <= open_claims
+    assert open_claims == {"bfloat16-state", "per-data-set"}
 
 
 def test_a_recorded_number_is_found_with_its_heading_and_code(tmp_path: Path) -> None:
@@ -105,6 +109,48 @@ def test_a_result_comes_with_error_device_and_threshold(tmp_path: Path, results:
     results["provenance"]["device"] = ""
     (found,) = find(replace(BLANK, evidence=(replace(GAIN, error=()),)), tmp_path)
     assert objections(Examined.MEASURED, Outcome.HOLDS, [found.finding]) == {"no device"}
+
+
+def test_a_ratio_of_two_results_has_the_widest_interval_that_follows(tmp_path: Path, results: dict[str, Any]) -> None:
+    results["times"] = {
+        "slow": {"median": 6.0, "p10": 5.0, "p90": 7.0},
+        "fast": {"median": 3.0, "p10": 2.0, "p90": 4.0},
+    }
+    ratio = replace(
+        GAIN, path=("times", "slow", "median"), error=("p10", "p90"), percent=False, over=("times", "fast", "median")
+    )
+    (found,) = find(replace(BLANK, evidence=(ratio,), threshold=9.0), tmp_path)
+    assert found.text == "2 [1.25, 3.5]"
+    assert found.finding == Finding(2.0, "measured", 1.125, False, "a CPU", None)
+    (found,) = find(replace(BLANK, evidence=(replace(ratio, percent=True),), threshold=9.0), tmp_path)
+    assert found.text == "200.0 % [125, 350]", "a share has no sign"
+
+
+def test_a_speed_of_replayed_decodes_comes_with_its_error_and_threshold(tmp_path: Path) -> None:
+    link = SpeedLink("chat", "tfm", "ddtree", "a speed")
+    (found,) = find(replace(BLANK, evidence=(link,), threshold=1.1), tmp_path)
+    wanted = speed_up(read_full_model(), "chat", "tfm", "ddtree")
+    assert wanted is not None
+    assert found.finding == Finding(wanted.value, "measured", wanted.error, device="NVIDIA H200", reaches=1.1)
+    assert found.text == f"{wanted.value:.2f} ± {wanted.error:.2f}"
+    assert found.href == "../tfm_lab/results/model_h200.json"
+    assert found.code.startswith("tfm-lab bench model")
+    with pytest.raises(ValueError, match=r"model_h200\.json has no decode of tfm over ar on maths"):
+        find(replace(BLANK, evidence=(replace(link, suite="maths", over="ar"),)), tmp_path)
+
+
+def test_goals_are_judged_by_the_measured_steps() -> None:
+    model = read_full_model()
+    chain, plain, share, sweep, head = goals(model)
+    tree = model.step("tfm", 64).seconds.median
+    assert chain.value == tree / model.step("chain", 16).seconds.median
+    assert plain.value == tree / model.plain_step().seconds.median
+    assert [goal.is_met for goal in (chain, plain, share, sweep, head)] == [False, False, False, True, False]
+    assert share.shown(share.value) == "6.7 %"
+    assert head.value / sweep.value == pytest.approx(
+        (model.head.bytes / model.head.seconds) / (model.all_weights.bytes / model.all_weights.seconds)
+    )
+    assert "it is no floor" in sweep.remark
 
 
 def test_a_result_file_that_is_missing_is_named(tmp_path: Path) -> None:

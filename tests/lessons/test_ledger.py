@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tfm_lab.claims import CLAIMS, Examined, Outcome
-from tfm_lab.lessons.ledger import EVERYTHING, Ledger, LedgerExplorer, claim_card, ledger_svg
+from tfm_lab.claims import CLAIMS, Examined, Goal, Outcome
+from tfm_lab.lessons.ledger import EVERYTHING, Ledger, LedgerExplorer, claim_card, goals_card, ledger_svg
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 
@@ -70,6 +70,16 @@ def test_a_card_shows_every_number_with_its_code(ledger: Ledger) -> None:
         assert words in card
     ledger.claim = "masked-solve"
     assert "record(" in claim_card(ledger)
+
+
+def test_goals_stand_in_a_table_with_what_came_of_them() -> None:
+    card = goals_card([Goal("a step", 1.2, 1.3, remark="long"), Goal("a share", 0.06, 0.05, percent=True)], "a GPU")
+    assert card.words.splitlines() == [
+        "a GPU",
+        "goal: a step, at most: 1.200, measured: 1.300, outcome: ✗ missed, remark: long",
+        "goal: a share, at most: 6.0 %, measured: 5.0 %, outcome: ✓ met, remark: –",
+    ]
+    assert "✗ missed" in card.html
 
 
 def test_unknown_names_are_refused(ledger: Ledger) -> None:

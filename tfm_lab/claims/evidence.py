@@ -1,7 +1,7 @@
 """Finds the numbers behind the claims: in the stored outputs of the notebooks, and in the result files."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -11,7 +11,10 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from tfm_lab.claims.records import Claim, Finding, Link, MetricLink, ResultLink
+from tfm_lab.claims.records import Claim, Finding, Link, MetricLink, ResultLink, SpeedLink
+from tfm_lab.planning import FullModel, read_full_model
+from tfm_lab.planning.measured import FULL_MODEL
+from tfm_lab.planning.replayed import speed_up
 from tfm_lab.recording import METRIC_MIME
 
 
@@ -51,10 +54,16 @@ def find(claim: Claim, notebooks: Path) -> list[Found]:
         FileNotFoundError: if a notebook or result file is missing.
         ValueError: if a number is not where the claim says.
     """
-    return [
-        _metric(link, notebooks) if isinstance(link, MetricLink) else _result(link, claim.threshold)
-        for link in claim.evidence
-    ]
+    found: list[Found] = []
+    for link in claim.evidence:
+        match link:
+            case MetricLink():
+                found.append(_metric(link, notebooks))
+            case SpeedLink():
+                found.append(_speed(link, claim.threshold))
+            case ResultLink():
+                found.append(_result(link, claim.threshold))
+    return found
 
 
 def _metric(link: MetricLink, notebooks: Path) -> Found:
@@ -85,23 +94,46 @@ def _result(link: ResultLink, threshold: float | None) -> Found:
     data = _result_file(link.file)
     parent = _follow(data, link.path[:-1], link)
     value = _follow(parent, link.path[-1:], link)
-    made = data["provenance"]
+    ends = [_follow(parent, (end,), link) for end in link.error]
+    if link.over:
+        below = _follow(data, link.over[:-1], link)
+        value /= _follow(below, link.over[-1:], link)
+        low, high = (_follow(below, (end,), link) for end in link.error)
+        ends = [ends[0] / high, ends[1] / low]
     scale, unit = (100, " %") if link.percent else (1, "")
-    text = f"{scale * value:+.1f}{unit}" if link.percent else _number(value)
+    text = f"{scale * value:{'' if link.over else '+'}.1f}{unit}" if link.percent else _number(value)
     error = None
-    if len(link.error) == 2:
-        low, high = (_follow(parent, (end,), link) for end in link.error)
-        error = (high - low) / 2
-        text += f" [{scale * low:.3g}, {scale * high:.3g}]"
-    elif link.error:
-        error = _follow(parent, link.error, link)
+    if len(ends) == 2:
+        error = (ends[1] - ends[0]) / 2
+        form = ".4g" if link.over and not link.percent else ".3g"
+        text += f" [{scale * ends[0]:{form}}, {scale * ends[1]:{form}}]"
+    elif ends:
+        error = ends[0]
         text += f" ± {scale * error:.2g}{unit}"
-    finding = Finding(
-        float(value), "measured", error, not link.error, made["device"], threshold if link.percent else None
-    )
+    made = data["provenance"]
+    reaches = threshold if link.percent and not link.over else None
+    finding = Finding(float(value), "measured", error, not link.error, made["device"], reaches)
+    return _from_file(link, link.file, finding, text, made)
+
+
+def _speed(link: SpeedLink, threshold: float | None) -> Found:
+    model = _full_model()
+    found = speed_up(model, link.suite, link.method, link.over)
+    if found is None:
+        raise ValueError(f"{FULL_MODEL.name} has no decode of {link.method} over {link.over} on {link.suite}")
+    finding = Finding(found.value, "measured", found.error, device=model.device, reaches=threshold)
+    text = f"{found.value:.2f} ± {found.error:.2f}"
+    return _from_file(link, FULL_MODEL.name, finding, text, _result_file(FULL_MODEL.name)["provenance"])
+
+
+def _from_file(link: Link, file: str, finding: Finding, text: str, made: Mapping[str, Any]) -> Found:
     origin = f"{made['device']}, {made['date']}, commit {made['commit']}"
-    name = f"tfm_lab/results/{link.file}"
-    return Found(link, finding, text, link.file, f"../{name}", "", made["command"], origin)
+    return Found(link, finding, text, file, f"../tfm_lab/results/{file}", "", made["command"], origin)
+
+
+@cache
+def _full_model() -> FullModel:
+    return read_full_model()
 
 
 @cache

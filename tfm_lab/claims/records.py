@@ -50,6 +50,8 @@ class ResultLink:
         what: what it is, in a few words.
         error: path of its standard error or of both ends of its interval, from the same parent; empty if it is a count.
         percent: whether the number is a share to be shown in per cent.
+        over: path of a number of the same file that it is divided by; then ``error`` names both ends of both intervals,
+            and those of the ratio are the widest that follow.
     """
 
     file: str
@@ -57,9 +59,26 @@ class ResultLink:
     what: str
     error: tuple[str, ...] = ()
     percent: bool = False
+    over: tuple[str, ...] = ()
 
 
-Link = MetricLink | ResultLink
+@dataclass(frozen=True, slots=True)
+class SpeedLink:
+    """A speed over another one, of whole decodes with replayed acceptance in the shape of the paper's model.
+
+    Attributes:
+        suite: kind of text.
+        method, over: the faster and the slower, hopefully.
+        what: what it is, in a few words.
+    """
+
+    suite: str
+    method: str
+    over: str
+    what: str
+
+
+Link = MetricLink | ResultLink | SpeedLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +94,8 @@ class Claim:
         outcome: what came of it.
         because: what was done and what it does not show; for a claim that was not reproduced, why not.
         evidence: where the numbers are.
-        threshold: what the numbers in ``evidence`` that are shares have to reach for the claim to hold; None if the
-            claim has no such number.
+        threshold: what the numbers in ``evidence`` that are shares or speeds of replayed decodes have to reach for the
+            claim to hold; None if the claim has no such number.
     """
 
     name: str

@@ -9,7 +9,8 @@ from typing import Any
 import ipywidgets as widgets
 import traitlets
 
-from tfm_lab.claims import CLAIMS, OBJECTIONS, Claim, Examined, Found, Outcome, find, objections
+from tfm_lab.claims import CLAIMS, OBJECTIONS, Claim, Examined, Found, Goal, Outcome, find, objections
+from tfm_lab.lessons.cards import Card, table_card
 from tfm_lab.show.stepping import stepping_buttons
 from tfm_lab.show.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, text_on_paper
 
@@ -153,6 +154,26 @@ def claim_card(ledger: Ledger) -> str:
     ]
     told = "; ".join(OBJECTIONS[name] for name in sorted(raised)) or "none"
     return "".join([*parts, f"<p>Objections by rule: {escape(told)}.</p></div>"])
+
+
+def goals_card(goals: Sequence[Goal], origin: str) -> Card:
+    """Goals of this project as a table: limit, value, met or missed.
+
+    Args:
+        goals: in order.
+        origin: kind, device, date and commit of the measurement.
+    """
+    rows = [
+        (
+            goal.name,
+            goal.shown(goal.at_most),
+            goal.shown(goal.value),
+            "✓ met" if goal.is_met else "✗ missed",
+            goal.remark or "–",
+        )
+        for goal in goals
+    ]
+    return table_card(origin, ("goal", "at most", "measured", "outcome", "remark"), rows)
 
 
 def ledger_svg(ledger: Ledger) -> str:
