@@ -146,6 +146,7 @@ def look_up_a_claim(page: Page) -> None:
     card.get_by_text("open · not reproduced").wait_for()
     ledger.locator("button", has_text="all claims").focus()
     page.keyboard.press("Enter")
+    ledger.locator("select option", has_text="lossless").wait_for(state="attached")  # the list has all claims again
     ledger.locator("select").select_option(index=0)
     ledger.locator("button", has_text="▼").focus()
     page.keyboard.press("Enter")
