@@ -212,8 +212,13 @@ def _step(record: Mapping[str, Any], width: int | str) -> FullStep:
 def _decode(record: Mapping[str, Any], width: int | str) -> Decode:
     return Decode(
         _plan(record, width),
-        **{name: int(record[name]) for name in ("context", "recorded_budget", "tokens", "steps")},
-        **{name: str(record[name]) for name in ("gdn", "suite", "source")},
+        context=int(record["context"]),
+        recorded_budget=int(record["recorded_budget"]),
+        tokens=int(record["tokens"]),
+        steps=int(record["steps"]),
+        gdn=str(record["gdn"]),
+        suite=str(record["suite"]),
+        source=str(record["source"]),
         recorded=float(record["mean_emitted_recorded"]),
         seconds=float(record["seconds"]),
     )
