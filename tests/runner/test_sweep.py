@@ -186,6 +186,30 @@ def test_notebooks_of_one_name_in_two_folders_have_a_history_each(tmp_path: Path
         check_comparable([NotebookJob(third, {})], history)
 
 
+def test_sweeps_of_two_notebooks_of_one_name_are_a_table_and_a_file_each(tmp_path: Path) -> None:
+    one, other = project(tmp_path / "project", "one", "two/deep")
+    reports = [
+        report_of(metric("a", value + budget), path=path, BUDGET=budget)
+        for value, path in ((10.0, one), (20.0, other))
+        for budget in (8, 32)
+    ]
+    assert [(table.notebook, table.stem) for table in sweep_tables(reports)] == [
+        ("one/00_small", "00_small-sweep-1"),
+        ("two/deep/00_small", "00_small-sweep-2"),
+    ]
+    index = write_report(reports, tmp_path / "report").read_text()
+    texts = {path.name: path.read_text() for path in (tmp_path / "report").glob("*.csv")}
+    assert texts == {
+        "00_small-sweep-1.csv": "BUDGET,a\n8,18.0\n32,42.0\n",
+        "00_small-sweep-2.csv": "BUDGET,a\n8,28.0\n32,52.0\n",
+    }
+    for words in ("Sweep of one/00_small<", "Sweep of two/deep/00_small<", *(f'href="{name}"' for name in texts)):
+        assert words in index
+    summary = (tmp_path / "report" / "summary.md").read_text()
+    assert "Sweep of one/00_small\n" in summary
+    assert "Sweep of two/deep/00_small\n" in summary
+
+
 def test_a_history_goes_with_the_project_and_not_with_the_place_of_its_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

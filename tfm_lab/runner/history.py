@@ -72,6 +72,12 @@ def folder_of(notebook: Path) -> str:
     return folder.as_posix()
 
 
+def shown_name(job: NotebookJob, reports: Sequence[NotebookReport]) -> str:
+    """How a notebook among ``reports`` is called: its name, with its folder where another one of that name ran too."""
+    folders = {folder_of(report.job.path) for report in reports if report.job.name == job.name}
+    return job.name if len(folders) == 1 else f"{folder_of(job.path)}/{job.name}"
+
+
 def append_history(reports: Sequence[NotebookReport], path: Path, run: Mapping[str, str]) -> None:
     """Append a line for each number of ``reports``; ``run`` holds the time and the origin.
 
@@ -118,7 +124,7 @@ def differences(reports: Sequence[NotebookReport], history: Sequence[PastMetric]
         lines = _lines_of(report.job, history)
         if not lines:
             continue
-        shown = _shown(report.job, reports)
+        shown = shown_name(report.job, reports)
         past = {line.metric: line for line in lines if line.time == lines[-1].time}
         statuses = {verdict.metric.name: verdict.status for verdict in report.verdicts if verdict.metric}
         for metric in report.metrics.values():
@@ -141,11 +147,6 @@ def _lines_of(job: NotebookJob, history: Iterable[PastMetric]) -> list[PastMetri
     """What was recorded in runs of this notebook with these parameters."""
     run, folders = (job.name, _parameters_text(job)), (None, folder_of(job.path))
     return [line for line in history if (line.notebook, line.parameters) == run and line.folder in folders]
-
-
-def _shown(job: NotebookJob, reports: Sequence[NotebookReport]) -> str:
-    folders = {folder_of(report.job.path) for report in reports if report.job.name == job.name}
-    return job.name if len(folders) == 1 else f"{folder_of(job.path)}/{job.name}"
 
 
 def _finding(before: PastMetric | None, value: Scalar, kind: MetricKind, status: str) -> Finding | None:

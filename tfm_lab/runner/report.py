@@ -20,15 +20,16 @@ from tfm_lab.runner.history import Difference, append_history, read_history, tra
 from tfm_lab.runner.page import notebook_page
 from tfm_lab.runner.reading import read_notebook
 from tfm_lab.runner.series import NotebookReport
-from tfm_lab.runner.sweep import sweep_tables
+from tfm_lab.runner.sweep import numbered, sweep_tables
 
 
 def write_report(reports: Sequence[NotebookReport], folder: Path, compared: Sequence[Difference] | None = None) -> Path:
     """Write everything below ``folder``; returns the path of the index page.
 
     Files: ``index.html``, ``summary.md`` for a log or a pull request, ``NAME.html`` and ``notebooks/NAME.ipynb`` for
-    each run (``NAME-1``, ``NAME-2`` ... and ``NAME-sweep.csv`` in a sweep), and ``metrics.jsonl``, to which each call
-    appends one line per recorded number.
+    each run (``NAME-1``, ``NAME-2`` ... and ``NAME-sweep.csv`` in a sweep; ``NAME-sweep-1.csv`` and so on if notebooks
+    of that name in several folders are swept), and ``metrics.jsonl``, to which each call appends one line per recorded
+    number.
 
     Args:
         reports: what ran.
@@ -36,7 +37,7 @@ def write_report(reports: Sequence[NotebookReport], folder: Path, compared: Sequ
         compared: what changed since an older run; None if no comparison was asked for.
     """
     (folder / "notebooks").mkdir(parents=True, exist_ok=True)
-    stems = _stems(reports)
+    stems = numbered([report.job.name for report in reports])
     for report, stem in zip(reports, stems, strict=True):
         _write_notebook(report, folder, stem)
     time = datetime.now(UTC).isoformat(timespec="seconds")
@@ -57,7 +58,7 @@ def write_report(reports: Sequence[NotebookReport], folder: Path, compared: Sequ
     }
     sweeps = sweep_tables(reports)
     for sweep in sweeps:
-        (folder / f"{sweep.notebook}-sweep.csv").write_text(sweep.csv())
+        (folder / f"{sweep.stem}.csv").write_text(sweep.csv())
     facts: dict[str, Any] = {
         "time": time.replace("T", " ").replace("+00:00", " UTC"),
         "runs": list(zip(reports, stems, strict=True)),
@@ -115,15 +116,6 @@ def number_text(value: Scalar | None) -> str:
 def _frozen(path: Path, executed: nbformat.NotebookNode) -> nbformat.NotebookNode:
     source = read_notebook(path)
     return freeze(with_outputs_of(source, executed), root=path.resolve().parent.parent)
-
-
-def _stems(reports: Sequence[NotebookReport]) -> list[str]:
-    """Names of files: that of the notebook, with a number where it ran more than once."""
-    names = [report.job.name for report in reports]
-    return [
-        name if names.count(name) == 1 else f"{name}-{names[: index + 1].count(name)}"
-        for index, name in enumerate(names)
-    ]
 
 
 def _write_notebook(report: NotebookReport, folder: Path, stem: str) -> None:

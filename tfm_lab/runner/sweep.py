@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfm_lab.recording import Scalar
+from tfm_lab.runner.history import shown_name
 from tfm_lab.runner.parameters import Parameter, declared_parameters
 from tfm_lab.runner.reading import read_notebook
 from tfm_lab.runner.series import NotebookJob, NotebookReport, prepare_job
@@ -20,13 +21,15 @@ class SweepTable:
     """The runs of one notebook side by side.
 
     Attributes:
-        notebook: its name.
+        notebook: its name, with its folder where another one of that name ran too.
+        stem: name of the table's file, without suffix: no other table of the same report has it.
         parameters: names that differ between the runs.
         metrics: names of all recorded numbers, in the order in which they were recorded.
         rows: for each run the values of ``parameters`` and then of ``metrics``; None where a number is missing.
     """
 
     notebook: str
+    stem: str
     parameters: tuple[str, ...]
     metrics: tuple[str, ...]
     rows: tuple[tuple[Scalar | None, ...], ...]
@@ -70,10 +73,24 @@ def sweep_tables(reports: Sequence[NotebookReport]) -> list[SweepTable]:
     by_path: dict[Path, list[NotebookReport]] = {}
     for report in reports:
         by_path.setdefault(report.job.path, []).append(report)
-    return [_table(group) for group in by_path.values() if len(group) > 1]
+    groups = [group for group in by_path.values() if len(group) > 1]
+    stems = numbered([f"{group[0].job.name}-sweep" for group in groups])
+    return [_table(shown_name(group[0].job, reports), stem, group) for group, stem in zip(groups, stems, strict=True)]
 
 
-def _table(reports: Sequence[NotebookReport]) -> SweepTable:
+def numbered(names: Sequence[str]) -> list[str]:
+    """The names, with a number behind those that stand there more than once.
+
+    >>> numbered(["a", "b", "a"])
+    ['a-1', 'b', 'a-2']
+    """
+    return [
+        name if names.count(name) == 1 else f"{name}-{names[: index + 1].count(name)}"
+        for index, name in enumerate(names)
+    ]
+
+
+def _table(shown: str, stem: str, reports: Sequence[NotebookReport]) -> SweepTable:
     declared = declared_parameters(read_notebook(reports[0].job.path))
     settings = [{name: item.default for name, item in declared.items()} | dict(r.job.parameters) for r in reports]
     varied = tuple(name for name in declared if len({repr(setting[name]) for setting in settings}) > 1)
@@ -85,7 +102,7 @@ def _table(reports: Sequence[NotebookReport]) -> SweepTable:
         )
         for setting, report in zip(settings, reports, strict=True)
     )
-    return SweepTable(reports[0].job.name, varied, metrics, rows)
+    return SweepTable(shown, stem, varied, metrics, rows)
 
 
 def _values(parameter: Parameter | None, name: str, text: str) -> list[str]:
