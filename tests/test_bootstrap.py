@@ -92,7 +92,17 @@ def test_packages_are_installed_once(project: Path, commands: list[list[str]]) -
     bootstrap.prepare(project, "dev")
     assert commands[2][-1] == ".[dev]"
     bootstrap.prepare(project, "base")
+    bootstrap.prepare(project, "explorer")
     assert len(commands) == 3, "the tools of the tests include everything else"
+
+
+def test_the_tests_bring_every_package_that_a_second_start_takes_for_granted() -> None:
+    import tomllib
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extra, holders in bootstrap.ENOUGH.items():
+        assert all(extra in ("base", holder) or f"tfm-lab[{extra}]" in extras[holder] for holder in holders)
+    assert "tfm-lab[explorer]" in extras["dev"], "the explorer's page is tested in a browser"
 
 
 def test_changed_pins_are_installed(project: Path, commands: list[list[str]]) -> None:

@@ -18,7 +18,7 @@ OLDEST_PYTHON = (3, 11)
 NEEDED_BYTES = 4 * 10**9
 START_PAGE = "/lab/tree/notebooks/00_start_here.ipynb"
 # A second call is quick if the environment holds these packages or more.
-ENOUGH = {"base": ("base", "explorer", "dev"), "explorer": ("explorer",), "dev": ("dev",)}
+ENOUGH = {"base": ("base", "explorer", "dev"), "explorer": ("explorer", "dev"), "dev": ("dev",)}
 
 
 class SetupError(Exception):

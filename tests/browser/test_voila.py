@@ -19,7 +19,7 @@ WHOLE = 34  # the root, 32 drafted nodes and the bonus token
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.slow,
-    pytest.mark.skipif(find_spec("voila") is None, reason="no Voila here (make explorer brings it)"),
+    pytest.mark.skipif(find_spec("voila") is None, reason="no Voila here (make test and make explorer bring it)"),
     pytest.mark.skipif(find_chromium() is None, reason="no Chromium here (apt install chromium)"),
 ]
 
