@@ -43,7 +43,7 @@ def test_a_symptom_has_a_still_picture_of_every_series(name: str) -> None:
     evidence = exhibit.evidence()
     picture = symptom_picture(exhibit, evidence)
     assert picture.svg.startswith("<svg")
-    assert f"{exhibit.number}. {exhibit.title}" in picture.description
+    assert f"Exhibit {exhibit.number}: {exhibit.title}" in picture.description
     assert all(f"{series.name}: " in picture.description for series in evidence.series)
     assert picture.figure is not None
     assert [trace.name for trace in picture.figure.data] == [series.name for series in evidence.series]
