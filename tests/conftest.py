@@ -1,7 +1,8 @@
 """Common ground of all tests: checked shapes, poisoned memory, fixed seeds.
 
 * Annotated shapes and types of the package are checked at run time (jaxtyping with beartype). A test that hands over a
-  wrong shape on purpose, to see what the package says, is marked ``unchecked``.
+  wrong shape on purpose, to see what the package says, is marked ``unchecked``; so are long runs of whole models, of
+  which the checks would take half the time.
 * ``torch.empty`` and its kin return NaN where the package itself calls them, so that a kernel or a function that
   leaves a value unwritten cannot pass by luck.
 * Every test starts from the same seed of torch's global generator, which only the tests use.
@@ -77,13 +78,23 @@ def _poisoned(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
 
 @pytest.fixture(scope="session")
 def tiny_work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Work folder of the recipe ``tiny`` after all training stages. Read it; to write, copy it."""
+    """Work folder of the recipe ``tiny`` after all training stages. Read it; to write, copy it.
+
+    The workers of a parallel run share it: the first one that needs it trains, the others wait for it.
+    """
+    from filelock import FileLock
     from training.tiny import run_all, short_recipe
 
     from tfm_lab.training.pipeline import Work
 
-    folder = tmp_path_factory.mktemp("tiny") / "work"
-    run_all(Work(folder), short_recipe())
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder, done = shared / "tiny" / "work", shared / "tiny.done"
+    with FileLock(shared / "tiny.lock"):
+        if not done.exists():
+            run_all(Work(folder), short_recipe())
+            done.touch()
     return folder
 
 
