@@ -111,6 +111,7 @@ def test_only_a_margin_that_rounding_can_bridge_is_numerics() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.unchecked
 def test_the_shipped_bundle_in_bfloat16_differs_by_rounding_alone() -> None:
     bundle = load_bundle(dtype=torch.bfloat16)
     speculator = make_speculator("tfm", bundle.drafter, bundle.weaver, GREEDY)

@@ -120,11 +120,12 @@ def test_depths_of_a_replay_by_hand() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.unchecked
 def test_acceptance_by_depth_is_that_of_the_decodes_too(tmp_path: Path) -> None:
     """With the shipped bundle, whose drafts are often accepted; the ends of texts alone may differ."""
     bundle = load_bundle(dtype=torch.float64)
     evaluation = replace(EVALUATION, settings=(Setting("tfm", 32, 0.0),), max_new_tokens=32)
-    contexts = load_contexts(limit=4)
+    contexts = load_contexts(limit=4)[::3]  # a chat and a word problem
     (decoded,) = summarise(evaluate(bundle, contexts, evaluation, tmp_path / "decoded.jsonl"))
     (replayed,) = summarise(evaluate_replayed(bundle, contexts, evaluation, tmp_path / "replayed.jsonl"))
     assert replayed.mal == decoded.mal

@@ -34,7 +34,13 @@ def decode(models: DraftModels, method: str, prompt: list[int], config: DecodeCo
 @pytest.mark.parametrize("name", ["hybrid-grouped", "llama-plain"])
 @pytest.mark.parametrize("method", REPLAYED)
 @pytest.mark.parametrize(
-    "sampling", [SamplingConfig(0.0), SamplingConfig(1.0), SamplingConfig(0.7, shared_noise=True)], ids=str
+    "sampling",
+    [
+        SamplingConfig(0.0),
+        pytest.param(SamplingConfig(1.0), marks=pytest.mark.unchecked),
+        pytest.param(SamplingConfig(0.7, shared_noise=True), marks=pytest.mark.unchecked),
+    ],
+    ids=str,
 )
 def test_the_steps_are_those_of_the_decode(name: str, method: str, sampling: SamplingConfig) -> None:
     models = models_for(name)
@@ -58,21 +64,28 @@ def test_the_steps_are_those_of_the_decode(name: str, method: str, sampling: Sam
 
 
 @pytest.mark.slow
+@pytest.mark.unchecked
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_trained_drafter_is_replayed_step_by_step_too(temperature: float) -> None:
-    """The shipped bundle, whose drafts are often accepted; in float64, so that no near tie decides differently."""
+    """The shipped bundle, whose drafts are often accepted; in float64, so that no near tie decides differently.
+
+    A chat whose drafts fail at times, and a word problem whose drafts are accepted at length.
+    """
     bundle = load_bundle(dtype=torch.float64)
     models = DraftModels(bundle.target, bundle.drafter, bundle.weaver)
     config, sampling = TreeConfig(budget=32), SamplingConfig(temperature)
     for method in ("chain", "ddtree", "tfm"):
         traces = [
             decode(models, method, bundle.encode(context.prompt), DecodeConfig(32, sampling, config, seed=5))
-            for context in load_contexts(limit=3)
+            for context in load_contexts(limit=4)[::3]
         ]
         texts = [Text((*t.prompt, *t.tokens), len(t.prompt), t.max_new_tokens) for t in traces]
         for trace, steps in zip(traces, replay(models, texts, method, config), strict=True):
             assert [(s.accepted, s.committed) for s in steps] == [(s.accepted, len(s.committed)) for s in trace.steps]
-        assert sum(step.accepted for trace in traces for step in trace.steps) > 25
+        accepted = [step.accepted for trace in traces for step in trace.steps]
+        assert sum(accepted) > 25
+        assert max(accepted) > 6
+        assert len(set(accepted)) >= 5, "paths of few lengths prove little"
 
 
 def test_a_full_context_shortens_the_trees_as_it_does_in_a_decode() -> None:
