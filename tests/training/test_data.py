@@ -1,6 +1,7 @@
 """Token arrays: batches that depend on seed and step alone, epochs that miss nothing, and damaged files."""
 
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from tfm_lab.training.corpus import Document
 from tfm_lab.training.data import (
     PackedCorpus,
     WrittenTexts,
+    joined_texts,
     load_packed,
     load_written,
     pack,
+    save_arrays,
     save_packed,
     save_written,
 )
@@ -25,6 +28,7 @@ CORPUS = PackedCorpus(
     {"few": 1.0, "many": 3.0},
 )
 TEXTS = WrittenTexts(np.arange(70, dtype=np.uint16).reshape(7, 10), np.arange(7, dtype=np.int32))
+HEATED = replace(TEXTS, temperatures=np.linspace(0.0, 1.5, 7, dtype=np.float32))
 
 
 def test_documents_are_packed_source_by_source_with_an_end_after_each() -> None:
@@ -95,6 +99,28 @@ def test_files_come_back_as_written_and_leave_nothing_beside_them(tmp_path: Path
     assert np.array_equal(texts.tokens, TEXTS.tokens)
     assert np.array_equal(texts.written_from, TEXTS.written_from)
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["corpus.npz", "text.npz"]
+
+
+def test_temperatures_stay_with_their_texts(tmp_path: Path) -> None:
+    known = HEATED.temperatures
+    assert known is not None
+    save_written(HEATED, tmp_path / "text.npz")
+    loaded = load_written(tmp_path / "text.npz")
+    assert loaded.temperatures is not None
+    assert loaded.temperatures.dtype == np.float32
+    assert np.array_equal(loaded.temperatures, known)
+    joined = joined_texts([HEATED, loaded])
+    assert joined.temperatures is not None
+    assert joined.temperatures.tolist() == [*known, *known]
+    assert joined_texts([HEATED, TEXTS]).temperatures is None
+    for step in range(4):
+        rows = HEATED.rows(step, 3, seed=5)
+        assert np.array_equal(HEATED.batch(step, 3, seed=5)[1].numpy(), HEATED.written_from[rows])
+
+
+def test_texts_of_unknown_temperatures_are_read(tmp_path: Path) -> None:
+    save_arrays(tmp_path / "text.npz", {"tokens": TEXTS.tokens, "written_from": TEXTS.written_from})
+    assert load_written(tmp_path / "text.npz").temperatures is None
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from tfm_lab.training.distributed import (
 from tfm_lab.training.fit import read_history
 from tfm_lab.training.recipe import SHIPPED
 
-STAGES = ("target", "drafter", "weaver")
+STAGES = ("target", "drafter", "weaver", "autoregressive")
 ALL_STAGES = """
 import sys
 from contextlib import nullcontext
@@ -74,6 +74,7 @@ def trained(tiny_work: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = (SHIPPED / "tiny.toml").read_text(encoding="utf-8")
     for steps in ("steps = 30", "steps = 20"):
         text = text.replace(steps, "steps = 4")
+    text = text.replace("[autoregressive]", '[autoregressive]\nlabels = "law"')
     (home / "short.toml").write_text(text.replace('optimiser = "muon"', 'optimiser = "adamw"'), encoding="utf-8")
     (home / "all_stages.py").write_text(ALL_STAGES, encoding="utf-8")
     for processes in (1, 2):
@@ -110,6 +111,8 @@ def test_two_processes_write_texts_of_their_own(tiny_work: Path, tmp_path: Path)
     assert output.count("text.npz: kept") == 2  # training texts and held-out ones, told once each
     wanted, written = load_written(tiny_work / "text.npz"), load_written(folder / "text.npz")
     assert written.tokens.shape == wanted.tokens.shape
+    assert written.temperatures is not None
+    assert written.temperatures.tolist() == [1.0, 0.0] * (len(written.tokens) // 2)
     assert len(np.unique(written.tokens, axis=0)) == len(written.tokens)
 
 

@@ -224,6 +224,8 @@ def test_kept_texts_are_those_whose_own_part_is_varied(models: TargetOnly, monke
     written = writing.continue_prompts(models.target, repeat(opening), text, 3, lambda message: None)
     assert written.tokens.tolist() == [rows[1]] * 3
     assert written.written_from.tolist() == [2, 2, 2]
+    assert written.temperatures is not None
+    assert written.temperatures.tolist() == [1.0] * 3
     assert temperatures == [[0.5, 1.0]] * 3
 
 

@@ -67,11 +67,14 @@ def test_written_texts_continue_prompts_from_their_own_side_of_the_split(
 def test_texts_written_at_temperature_zero_follow_the_targets_argmax(tiny_work: Path) -> None:
     recipe = short_recipe()
     target = load_target(tiny_work / "model" / "target")
-    tokens = torch.from_numpy(load_written(tiny_work / "text.npz").tokens.astype(np.int64))
+    written = load_written(tiny_work / "text.npz")
+    tokens = torch.from_numpy(written.tokens.astype(np.int64))
     logits = target(tokens)[:, recipe.text.prompt_tokens - 1 : -1]
     chosen = logits.gather(2, tokens[:, recipe.text.prompt_tokens :, None])[..., 0]
     gap = (logits.amax(-1) - chosen).amax(1)
-    greedy = torch.tensor(recipe.text.temperatures).repeat(len(gap) // 2) == 0.0
+    assert written.temperatures is not None
+    greedy = torch.from_numpy(written.temperatures) == 0.0
+    assert greedy.tolist() == [False, True] * (len(gap) // 2)
     assert float(gap[greedy].max()) < 1e-4
     assert float(gap[~greedy].min()) > 0.1
 

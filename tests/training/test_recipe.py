@@ -32,12 +32,13 @@ def test_shipped_recipes_describe_models_that_fit_together(name: str) -> None:
 def test_a_second_round_trains_models_of_the_same_shape() -> None:
     first, second = load_recipe("smollm2"), load_recipe("smollm2_more")
     assert second.fetched == first.fetched
+    fit = load_recipe("tiny").drafter.fit
     for name in ("drafter", "weaver", "autoregressive"):
-        plain = [
-            replace(getattr(recipe, name), compile=False, fit=load_recipe("tiny").drafter.fit)
-            for recipe in (first, second)
-        ]
-        assert plain[0] == plain[1]
+        shapes = [replace(getattr(recipe, name), compile=False, fit=fit) for recipe in (first, second)]
+        if name != "weaver":
+            assert [shape.labels for shape in shapes] == ["text", "law"]
+            shapes[1] = replace(shapes[1], labels="text")
+        assert shapes[0] == shapes[1]
     assert second.text.seed != first.text.seed
 
 
@@ -99,6 +100,7 @@ def test_whole_numbers_may_stand_where_fractions_are_meant(tmp_path: Path) -> No
             "batch = 32\nprompts = ['songs']",
             "there are no prompts of kind 'songs'; use chat, maths",
         ),
+        ("[drafter]\n", "[drafter]\nlabels = 'laws'\n", "drafter: labels must be one of text, law, got 'laws'"),
         ("width = 32\n", "width = 32\nobjective = 'l2'\n", "weaver: objective must be one of lk, kl, tv, ce, got 'l2'"),
         ("[corpus]", "corpus = 3\n[corpse]", "mine.toml does not know 'corpse'"),
     ],
@@ -155,12 +157,18 @@ def test_changes_replace_single_values() -> None:
     plain = load_recipe("tiny")
     changed = load_recipe(
         "tiny",
-        ["weaver.objective=kl", "weaver.fit.steps = 7", "text.temperatures=[0.0, 1]", "drafter.mask_token='<x>'"],
+        [
+            "weaver.objective=kl",
+            "weaver.fit.steps = 7",
+            "text.temperatures=[0.0, 1]",
+            "drafter.mask_token='<x>'",
+            "drafter.labels=law",
+        ],
     )
     assert changed.weaver.objective == "kl"
     assert changed.weaver.fit == replace(plain.weaver.fit, steps=7)
     assert changed.text.temperatures == (0.0, 1.0)
-    assert changed.drafter == replace(plain.drafter, mask_token="<x>")
+    assert changed.drafter == replace(plain.drafter, mask_token="<x>", labels="law")
     assert changed.target == plain.target
 
 

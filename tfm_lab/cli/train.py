@@ -253,8 +253,9 @@ def drafter(
     """Train the DFlash drafter on the target's own text; writes model/drafter.
 
     \b
-    Example:
+    Examples: as the recipe says, and compared with the laws that the texts were written from
       tfm-lab train drafter --work build/hybrid --minutes 9
+      tfm-lab train drafter --work build/hybrid --set drafter.labels=law
     """
     from tfm_lab.training.pipeline import train_drafter
 

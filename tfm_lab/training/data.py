@@ -96,13 +96,21 @@ class WrittenTexts:
     Attributes:
         tokens: uint16 (uint32 for vocabularies beyond 65,536), [texts, length].
         written_from: for each text the index of the first token that the target wrote (what is before is prompt).
+        temperatures: float32, [texts], at which they were written; ``None`` if that is not known.
     """
 
     tokens: NDArray[np.unsignedinteger[Any]]
     written_from: NDArray[np.int32]
+    temperatures: NDArray[np.float32] | None = None
 
     def batch(self, step: int, batch: int, seed: int) -> tuple[Int[Tensor, "batch tokens"], Int[Tensor, " batch"]]:
         """Texts and where writing starts; every text once per epoch, in an order fixed by the seed."""
+        rows = self.rows(step, batch, seed)
+        tokens = torch.from_numpy(self.tokens[rows].astype(np.int64))
+        return tokens, torch.from_numpy(self.written_from[rows].astype(np.int64))
+
+    def rows(self, step: int, batch: int, seed: int) -> NDArray[np.int64]:
+        """Which texts :meth:`batch` takes."""
         count = len(self.tokens)
         wanted = step * batch + np.arange(batch)
         rows = np.empty(batch, dtype=np.int64)
@@ -110,20 +118,26 @@ class WrittenTexts:
             order = np.random.Generator(np.random.Philox(key=[seed, int(epoch)])).permutation(count)
             inside = wanted // count == epoch
             rows[inside] = order[wanted[inside] % count]
-        tokens = torch.from_numpy(self.tokens[rows].astype(np.int64))
-        return tokens, torch.from_numpy(self.written_from[rows].astype(np.int64))
+        return rows
 
 
 def joined_texts(parts: Sequence[WrittenTexts]) -> WrittenTexts:
-    """The texts of all parts, in order; all must be equally long."""
+    """The texts of all parts, in order; all must be equally long.
+
+    Their temperatures are known if every part knows its own.
+    """
+    temperatures = [part.temperatures for part in parts if part.temperatures is not None]
     return WrittenTexts(
-        np.concatenate([part.tokens for part in parts]), np.concatenate([part.written_from for part in parts])
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.written_from for part in parts]),
+        np.concatenate(temperatures) if len(temperatures) == len(parts) else None,
     )
 
 
 def save_written(texts: WrittenTexts, path: Path) -> None:
     """Write texts as one compressed file, all or nothing."""
-    save_arrays(path, {"tokens": texts.tokens, "written_from": texts.written_from})
+    known = {} if texts.temperatures is None else {"temperatures": texts.temperatures}
+    save_arrays(path, {"tokens": texts.tokens, "written_from": texts.written_from, **known})
 
 
 def load_written(path: Path) -> WrittenTexts:
@@ -133,9 +147,9 @@ def load_written(path: Path) -> WrittenTexts:
         ValueError: if the file is missing or is something else.
     """
     arrays = load_arrays(path, "let the target write it with 'tfm-lab train text'")
-    if set(arrays) != {"tokens", "written_from"}:
+    if set(arrays) - {"temperatures"} != {"tokens", "written_from"}:
         raise ValueError(f"{path} does not hold written texts; make them with 'tfm-lab train text'")
-    return WrittenTexts(arrays["tokens"], arrays["written_from"])
+    return WrittenTexts(**arrays)
 
 
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

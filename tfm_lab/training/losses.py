@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tfm_lab.models.layers import at_least_float32
+
 
 def position_weights(drafts: int, gamma: float, device: torch.device | str = "cpu") -> Float[Tensor, " drafts"]:
     """w_k = exp(-(k - 1) / gamma) for draft positions k = 1..drafts: an early miss costs the whole rest of the block.
@@ -22,7 +24,23 @@ def block_cross_entropy(
     """Cross-entropy of whole blocks, weighted by position and normalised by the sum of weights."""
     drafts = labels.shape[-1]
     losses = F.cross_entropy(logits.float().flatten(0, -2), labels.flatten(), reduction="none").view(-1, drafts)
-    weights = position_weights(drafts, gamma, logits.device)
+    return _weighted_mean(losses, gamma)
+
+
+def block_law_cross_entropy(
+    logits: Float[Tensor, "*blocks drafts vocab"], mean_logits: Float[Tensor, "*blocks drafts"], gamma: float
+) -> Float[Tensor, ""]:
+    """As :func:`block_cross_entropy` with a whole law p at every place: log sum exp(logits) - sum(p * logits).
+
+    Args:
+        mean_logits: sum(p * logits), however it came about.
+    """
+    losses = at_least_float32(logits).logsumexp(-1) - mean_logits
+    return _weighted_mean(losses.flatten(0, -2), gamma)
+
+
+def _weighted_mean(losses: Float[Tensor, "blocks drafts"], gamma: float) -> Float[Tensor, ""]:
+    weights = position_weights(losses.shape[1], gamma, losses.device)
     return (losses * weights).sum(1).mean() / weights.sum()
 
 

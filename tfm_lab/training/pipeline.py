@@ -36,6 +36,7 @@ from tfm_lab.training.data import joined_texts, load_packed, load_written, pack,
 from tfm_lab.training.distributed import gathered, process_count, process_rank
 from tfm_lab.training.fit import FitConfig, Progress, Task, fit
 from tfm_lab.training.initialise import new_autoregressive, new_drafter, new_target, new_weaver
+from tfm_lab.training.labels import LAW
 from tfm_lab.training.prompts import READERS, load_prompts, save_prompts
 from tfm_lab.training.recipe import CorpusRecipe, DrafterRecipe, Recipe, TargetRecipe, WeaverRecipe
 from tfm_lab.training.tasks import BlockData, DrafterTask, TargetTask, WeaverTask, block_losses, pool_scores
@@ -185,7 +186,8 @@ def train_drafter(work: Work, recipe: Recipe) -> bool:
     model = new_drafter(config, models.target, shape.fit.seed).to(work.device)
     _start(work, "drafter", model, models.target, load_drafter)
     data = _drafter_data(work, models.target, shape, recipe)
-    task = DrafterTask(model, data, shape.gamma, run=work.compiled(block_losses, shape))
+    run = work.compiled(block_losses, shape)
+    task = DrafterTask(model, data, shape.gamma, shape.labels == LAW, run=run)
     if not work.fit(task, shape.fit, "drafter"):
         return False
     if process_rank() == 0:
@@ -224,7 +226,8 @@ def train_autoregressive(work: Work, recipe: Recipe) -> bool:
     model = new_autoregressive(config, models.target, shape.fit.seed).to(work.device)
     _start(work, "autoregressive", model, models.target, load_autoregressive)
     data = _drafter_data(work, models.target, shape, recipe)
-    task = DrafterTask(model, data, shape.gamma, run=work.compiled(block_losses, shape))
+    run = work.compiled(block_losses, shape)
+    task = DrafterTask(model, data, shape.gamma, shape.labels == LAW, run=run)
     if not work.fit(task, shape.fit, "autoregressive"):
         return False
     if process_rank() == 0:

@@ -17,6 +17,7 @@ from tfm_lab.models.config import (
     evenly_spaced_taps,
 )
 from tfm_lab.training.fit import FitConfig
+from tfm_lab.training.labels import LABELS, TEXT
 from tfm_lab.training.losses import WEAVER_LOSSES
 from tfm_lab.training.tokenizer import MASK
 
@@ -127,6 +128,8 @@ class DrafterRecipe:
     """Shape of a drafter and how to train it; factorised or autoregressive, as its place in the recipe says.
 
     Attributes:
+        labels: what a block is compared with: the tokens of the text, or at every place the whole law that the text
+            was written from (``law``; the same objective with less noise, see :mod:`tfm_lab.training.labels`).
         compile: training steps run through torch.compile on a GPU.
     """
 
@@ -143,9 +146,12 @@ class DrafterRecipe:
     gamma: float = 7.0
     block_size: int = 16
     mask_token: str = MASK
+    labels: str = TEXT
     compile: bool = False
 
     def __post_init__(self) -> None:
+        if self.labels not in LABELS:
+            raise ValueError(f"labels must be one of {', '.join(LABELS)}, got {self.labels!r}")
         _check_positive(self, "layers", "taps", "batch", "anchors")
 
     def config(self, target: TargetConfig, mask_token: int) -> DrafterConfig:

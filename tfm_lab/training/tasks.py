@@ -14,13 +14,15 @@ from torch import Tensor
 from tfm_lab.drafting import TreeConfig
 from tfm_lab.models.autoregressive import AutoregressiveDrafter
 from tfm_lab.models.drafter import FactorisedDrafter
+from tfm_lab.models.layers import at_least_float32
 from tfm_lab.models.target import TargetModel
 from tfm_lab.models.weaver import Weaver
 from tfm_lab.replay import DraftModels, Text, replay
 from tfm_lab.training.data import PackedCorpus, WrittenTexts
 from tfm_lab.training.distributed import mean_over_processes, shard
 from tfm_lab.training.fit import Metrics
-from tfm_lab.training.losses import WEAVER_LOSSES, PoolComparison, block_cross_entropy
+from tfm_lab.training.labels import mean_head_rows
+from tfm_lab.training.losses import WEAVER_LOSSES, PoolComparison, block_cross_entropy, block_law_cross_entropy
 
 REPORTED_DEPTHS = (1, 2, 4, 8, 15)
 REPLAYED_TEXTS, REPLAYED_BUDGET = 32, 64
@@ -113,6 +115,22 @@ class BlockData:
             tokens, anchors = shard(tokens), shard(anchors)
         return tokens.to(self.target.device), anchors.to(self.target.device)
 
+    def temperatures(self, step: int, *, held_out: bool = False) -> Float[Tensor, " batch"]:
+        """At which the texts of one step were written, in training those of this process's share.
+
+        Raises:
+            ValueError: if the texts do not know.
+        """
+        source = self.held_out if held_out else self.train
+        if source.temperatures is None:
+            raise ValueError(
+                "these texts do not say at which temperatures they were written, so their laws are not known; write "
+                "them anew with 'tfm-lab train text', or train with labels=text"
+            )
+        rows = source.rows(step, self.batch, 0 if held_out else self.seed)
+        temperatures = torch.from_numpy(source.temperatures[rows])
+        return (temperatures if held_out else shard(temperatures)).to(self.target.device)
+
     def held_out_texts(self) -> list[Text]:
         """A fixed slice of the held-out texts, to measure acceptance on as a decode would have it."""
         starts = np.maximum(self.held_out.written_from[:REPLAYED_TEXTS], 1).tolist()
@@ -137,15 +155,28 @@ def block_losses(
     gamma: float,
     tokens: Int[Tensor, "batch tokens"],
     anchors: Int[Tensor, "batch blocks"],
+    temperatures: Float[Tensor, " batch"] | None = None,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "batch blocks drafts"]]:
-    """Loss of a drafter on blocks of texts, and which of its most probable tokens the target wrote."""
+    """Loss of a drafter on blocks of texts, and which of its most probable tokens the target wrote.
+
+    Args:
+        temperatures: at which the texts were written: labels are then the laws of their tokens, and without it the
+            tokens.
+    """
+    depth = drafter.config.draft_depth
     with mixed_precision(target.device):
         with torch.no_grad():
-            taps = target.features(tokens, drafter.config.tap_layers).taps
+            features = target.features(tokens, drafter.config.tap_layers)
             blocks = drafter.pack_blocks(tokens, anchors, target)
-        logits = target.logits(drafter(taps, blocks))
-    labels = gather_after(tokens, anchors, drafter.config.draft_depth)
-    return block_cross_entropy(logits, labels, gamma), (logits.detach().argmax(-1) == labels).float()
+        hidden = drafter(features.taps, blocks)
+        logits = target.logits(hidden)
+        rows = None if temperatures is None else mean_head_rows(target, features.hidden, tokens, temperatures)
+    labels = gather_after(tokens, anchors, depth)
+    hits = (logits.detach().argmax(-1) == labels).float()
+    if rows is None:
+        return block_cross_entropy(logits, labels, gamma), hits
+    mean_rows = _gather_rows(rows, anchors, depth).view(hidden.shape)
+    return block_law_cross_entropy(logits, (at_least_float32(hidden) * mean_rows).sum(-1), gamma), hits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,28 +184,42 @@ class DrafterTask:
     """Cross-entropy of whole blocks with position weights (arXiv 2602.06036, eq. 4), for either kind of drafter.
 
     Attributes:
+        from_laws: training compares blocks with the laws that the texts were written from, not with their tokens.
         run: :func:`block_losses` itself, or a compiled form of it for the training steps.
     """
 
     model: FactorisedDrafter | AutoregressiveDrafter
     data: BlockData
     gamma: float = 7.0
+    from_laws: bool = False
     evaluation_batches: int = 2
     run: Callable[..., tuple[Tensor, Tensor]] = block_losses
 
+    def __post_init__(self) -> None:
+        if self.from_laws:
+            self.data.temperatures(0)
+
     def loss(self, step: int) -> tuple[Tensor, Mapping[str, Tensor]]:
-        loss, hits = self.run(self.data.target, self.model, self.gamma, *self.data.texts(step))
+        laws = [self.data.temperatures(step)] if self.from_laws else []
+        loss, hits = self.run(self.data.target, self.model, self.gamma, *self.data.texts(step), *laws)
         return loss, _by_depth("hit", hits)
 
     @torch.no_grad()
     def evaluate(self) -> Metrics:
-        """Held-out loss, hit rate by depth, accepted length at random anchors, and as decodes would have it."""
+        """Held-out loss, hit rate by depth, accepted length at random anchors, and as decodes would have it.
+
+        ``held_out.loss`` is that of the texts' tokens whatever the training compares with; ``held_out.law_loss``, that
+        of their laws, is there if the held-out texts know their temperatures.
+        """
         sums: dict[str, float] = {}
         for index in range(self.evaluation_batches):
             texts = self.data.texts(index, held_out=True)
             loss, hits = block_losses(self.data.target, self.model, self.gamma, *texts)
             figures = _by_depth("held_out.hit", hits) | {"held_out.loss": loss}
             figures["held_out.chain_mal"] = 1.0 + hits.cumprod(-1).sum(-1).mean()
+            if self.data.held_out.temperatures is not None:
+                laws = self.data.temperatures(index, held_out=True)
+                figures["held_out.law_loss"] = block_losses(self.data.target, self.model, self.gamma, *texts, laws)[0]
             for name, figure in figures.items():
                 sums[name] = sums.get(name, 0.0) + figure.item() / self.evaluation_batches
         if isinstance(self.model, AutoregressiveDrafter):

@@ -80,8 +80,7 @@ def continue_prompts(target: TargetModel, openings: Openings, text: TextRecipe, 
     device = target.device
     generator = torch.Generator(device).manual_seed(text.seed)
     dtype = np.uint16 if target.config.vocab_size <= 2**16 else np.uint32
-    tokens: list[NDArray[np.unsignedinteger[Any]]] = []
-    starts: list[int] = []
+    kept: list[tuple[NDArray[np.unsignedinteger[Any]], int, float]] = []
     written = 0
     for prompts, lengths in openings:
         turn = torch.arange(len(prompts)) % len(text.temperatures)
@@ -90,16 +89,16 @@ def continue_prompts(target: TargetModel, openings: Openings, text: TextRecipe, 
         texts = sample_texts(target, prompts.to(device), new_tokens, temperatures, generator, lengths.to(device))
         if device.type == "cuda":
             torch.cuda.empty_cache()  # caches of every length stay behind, and batches are not equally long
-        rows = zip(texts.cpu().numpy().astype(dtype), lengths.tolist(), strict=True)
-        varied = [(row, start) for row, start in rows if _is_varied(row[start:], text.least_distinct)]
+        rows = zip(texts.cpu().numpy().astype(dtype), lengths.tolist(), temperatures.tolist(), strict=True)
+        varied = [entry for entry in rows if _is_varied(entry[0][entry[1] :], text.least_distinct)]
         if not varied:
             raise ValueError("the target only repeats itself; train it longer or lower least_distinct")
-        tokens += [row for row, _ in varied]
-        starts += [start for _, start in varied]
+        kept += varied
         written += len(prompts)
-        note(f"wrote {written} texts, kept {len(tokens)}")
-        if len(tokens) >= count:
-            return WrittenTexts(np.stack(tokens[:count]), np.array(starts[:count], dtype=np.int32))
+        note(f"wrote {written} texts, kept {len(kept)}")
+        if len(kept) >= count:
+            tokens, starts, heats = zip(*kept[:count], strict=True)
+            return WrittenTexts(np.stack(tokens), np.array(starts, np.int32), np.array(heats, np.float32))
     raise AssertionError("openings never end")
 
 
