@@ -123,27 +123,28 @@ def test_over_all_texts_the_gradient_has_the_mean_of_that_of_tokens_and_less_noi
     assert noises[0] < 0.7 * noises[1]
 
 
-def test_in_bfloat16_rounded_laws_add_up_to_one() -> None:
-    """The mean of equal rows is that row, however the law is rounded; other rows keep to bfloat16's precision."""
-    target = replace_head(tiny_target("llama-plain", torch.float32), torch.ones)
-    hidden, tokens = torch.randn(6, 40, 48), torch.from_numpy(TEXTS.astype(np.int64))
-    heats = torch.from_numpy(HEATS)
+def test_in_mixed_precision_mean_rows_keep_to_bfloat16() -> None:
+    """A channel that all rows of the head share keeps its value under any law, the others what rounded logits leave."""
+    known = tiny_target("llama-plain", torch.float32)
+    target = TargetModel(known.config).requires_grad_(False)
+    target.load_state_dict(known.state_dict())
+    target.head_weight[:, 0] = 1.0
+    hidden = torch.randn(6, 40, 48, generator=torch.Generator().manual_seed(0))
+    texts = torch.from_numpy(TEXTS.astype(np.int64)), torch.from_numpy(HEATS)
+    exact = mean_head_rows(target, hidden, *texts)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.allclose(mean_head_rows(target, hidden, tokens, heats), torch.ones(()), atol=2.0**-8)
-    other = replace_head(target, torch.randn)
-    exact = mean_head_rows(other, hidden, tokens, heats)
-    with torch.autocast("cpu", torch.bfloat16):
-        rounded = mean_head_rows(other, hidden, tokens, heats)
+        rounded = mean_head_rows(target, hidden, *texts)
     assert rounded.dtype == torch.float32
-    assert float((rounded - exact).abs().mean() / exact.abs().mean()) < 0.03
+    assert torch.allclose(rounded[..., 0], torch.ones(()), atol=2.0**-8)
+    assert float((rounded - exact).norm() / exact.norm()) < 0.01
 
 
-def replace_head(target: TargetModel, make: Callable[..., Tensor]) -> TargetModel:
-    """The target with other rows in its output head."""
-    changed = TargetModel(target.config).requires_grad_(False)
-    changed.load_state_dict(target.state_dict())
-    changed.head_weight.copy_(make(target.head_weight.shape))
-    return changed
+@pytest.mark.parametrize("held_out", [False, True])
+def test_every_text_comes_with_its_own_temperature(held_out: bool) -> None:
+    data = replace(block_data(tiny_target()), batch=4, seed=3)
+    for step in range(5):
+        tokens, heats = data.texts(step, held_out=held_out)[0], data.temperatures(step, held_out=held_out)
+        assert heats.tolist() == [HEATS[TEXTS.tolist().index(text)] for text in tokens.tolist()]
 
 
 @pytest.mark.parametrize("from_laws", [True, False])
