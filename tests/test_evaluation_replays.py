@@ -268,3 +268,27 @@ def test_what_cannot_be_replayed_is_refused_before_anything_is_written(tiny_bund
     with pytest.raises(ValueError, match="needs an autoregressive drafter"):
         evaluate_replayed(bare, CONTEXTS, replace(REPLAYED, settings=(Setting("ard-tree", 6, 0.0),)), path)
     assert not path.parent.exists()
+
+
+def test_a_chain_is_replayed_once_whatever_budget_it_leaves_unused(
+    double: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replayed: list[int] = []
+    real = replays._replay_batch
+    monkeypatch.setattr(replays, "_replay_batch", lambda *args: replayed.append(args[2].budget) or real(*args))
+    settings = (
+        Setting("chain", 64, 1.0),
+        Setting("chain", 1, 1.0),
+        Setting("chain", 15, 1.0),
+        Setting("ddtree", 15, 1.0),
+    )
+    records = evaluate_replayed(double, PROMPTS, replace(REPLAYED, settings=settings), tmp_path / "a.jsonl", batch=99)
+    assert [budget for budget in replayed if budget != 15] == [64, 1]
+    assert replayed.count(15) == 1
+    by_budget = {
+        budget: [r | {"budget": 0} for r in records if (r["method"], r["budget"]) == ("chain", budget)]
+        for budget in (64, 15)
+    }
+    assert by_budget[64] == by_budget[15]
+    assert len(by_budget[15]) == len(PROMPTS)
+    assert len(read_records(tmp_path / "a.jsonl")) == len(records) == 4 * len(PROMPTS)

@@ -7,7 +7,8 @@ other. All settings of one temperature then see the very same texts, which makes
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +95,14 @@ def evaluate_replayed(
         device = device_name(str(bundle.target.device))
         for part in [[prompt for prompt in prompts if not prompt.fits], *batches]:
             for setting in settings:
-                if any(_key(prompt, setting) not in done for prompt in part):
-                    figures = _replay_batch(bundle, part, setting, evaluation, texts)
-                    records = [
-                        start_record(prompt, setting, device, replayed=True) | figure
-                        for prompt, figure in zip(part, figures, strict=True)
-                        if _key(prompt, setting) not in done
-                    ]
+                missing = [_key(prompt, setting) not in done for prompt in part]
+                if any(missing):
+                    records = _same_trees(part, setting, done)
+                    if records is None:
+                        figures = _replay_batch(bundle, part, setting, evaluation, texts)
+                        starts = (start_record(prompt, setting, device, replayed=True) for prompt in part)
+                        records = [start | figure for start, figure in zip(starts, figures, strict=True)]
+                    records = [record for record, is_missing in zip(records, missing, strict=True) if is_missing]
                     file.add(records)
                     done |= {key_of(record): record for record in records}
                     tell()
@@ -114,6 +116,15 @@ def texts_path(records: Path) -> Path:
 
 def _key(prompt: Prompt, setting: Setting) -> Key:
     return Key(prompt.context.name, prompt.digest, True, setting)
+
+
+def _same_trees(prompts: Sequence[Prompt], setting: Setting, done: Mapping[Key, Record]) -> list[Record] | None:
+    """Records of these prompts under another setting with the very same trees, as records of this one."""
+    for other in {key.setting for key in done if key.setting.trees == setting.trees}:
+        known = [done[key] for prompt in prompts if (key := _key(prompt, other)) in done]
+        if len(known) == len(prompts):
+            return [record | asdict(setting) for record in known]
+    return None
 
 
 def _read_texts(path: Path, header: Record) -> Texts:

@@ -64,6 +64,13 @@ class Setting:
         return replace(self, **{name: value for name, value in plain.items() if name not in knobs})
 
     @property
+    def trees(self) -> "Setting":
+        """The same setting as far as its trees depend on it: a chain ends with its depth, whatever its budget."""
+        if self.method in ("chain", "ard-chain"):
+            return replace(self.essential, budget=min(self.budget, self.max_depth))
+        return self.essential
+
+    @property
     def label(self) -> str:
         """Method and what is unusual about its trees: C children, w width, K pool, D depth."""
         usual = Setting(self.method, self.budget, self.temperature)
