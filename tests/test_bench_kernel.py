@@ -339,7 +339,7 @@ def test_a_search_names_the_fastest_first():
     times = [m.time.median for m in found if m.time]
     assert times == sorted(times)
     assert len(times) == (6 if DEVICE == "cuda" else 5)
-    assert sum("prepare_warps=1, key_step=64" in m.variant for m in found) == 6
+    assert sum("prepare_warps=2, key_step=64" in m.variant for m in found) == 6
     assert sum("value_tile=16" in m.variant for m in found) == 3
     rows = search_table(found).rows
     assert rows[0][0] == found[0].variant

@@ -79,26 +79,51 @@ def _decays(seen, between):
 
 
 @triton.jit
-def _unit_inverses(x, y, scratch):
-    """(I + x)^-1 and (I + y)^-1 of two strictly lower 16 x 16 tiles, by substitution in float32.
+def _column_of(part, k: tl.constexpr):
+    """Column k of four columns [4, lanes], as [1, lanes]. A lane has its columns in registers: this moves nothing."""
+    # Minus zero (0x80000000 as an integer) changes no sum, so that the compiler leaves nothing of such terms.
+    nothing = tl.full([1, 1], -2147483648, tl.int32).to(tl.float32, bitcast=True)
+    return tl.sum(tl.where(tl.arange(0, 4)[:, None] == k, part, nothing), 0)[None, :]
 
-    The two stand side by side as [16, 32], one column per lane with its rows in registers, so that sums over rows need
-    no other lane; row s of x or y is read back from ``scratch`` (512 numbers of this program's own).
+
+@triton.jit
+def _eliminated(part, solved, x, first: tl.constexpr, s: tl.constexpr):
+    """Columns ``first`` to ``first + 3`` of Z (I + X) = Y without what column s of Z, ``solved``, adds to them.
+
+    ``x`` is where row s of X begins, [1, lanes], the same for every lane.
+    """
+    if first < s:
+        column = first + tl.arange(0, 4)[:, None]
+        part = tl.where(column < s, part - tl.load(x + column) * solved, part)
+    return part
+
+
+@triton.jit
+def _store_unit_inverse(x, scratch, place):
+    """W = (I + x)^-1 of a strictly lower 16 x 16 tile to ``place``: W (I + x) = I by substitution in float32.
+
+    A lane is a row of W with its columns in registers; ``scratch`` are 256 numbers of this program's own.
     """
     r = tl.arange(0, 16)
-    column = tl.arange(0, 32)
-    tile = scratch + r[:, None] * 16 + r[None, :]
-    tl.store(tile, x)
-    tl.store(tile + 256, y)
+    tl.store(scratch + r[:, None] * 16 + r[None, :], x)
     tl.debug_barrier()
-    inverse = tl.where(r[:, None] == (column % 16)[None, :], 1.0, tl.zeros([16, 32], tl.float32))
-    for s in tl.static_range(1, 16):
-        row = tl.load(scratch + (column // 16)[None, :] * 256 + s * 16 + r[:, None])
-        inverse = tl.where((r == s)[:, None], inverse - tl.sum(row * inverse, 0)[None, :], inverse)
-    tl.debug_barrier()
-    tl.store(scratch + (column // 16)[None, :] * 256 + r[:, None] * 16 + (column % 16)[None, :], inverse)
-    tl.debug_barrier()
-    return tl.load(tile), tl.load(tile + 256)
+    column = tl.arange(0, 4)[:, None]
+    lane = tl.arange(0, 64)[None, :]
+    rows = scratch + lane * 0
+    p0, p1 = tl.where(column == lane, 1.0, 0.0), tl.where(column + 4 == lane, 1.0, 0.0)
+    p2, p3 = tl.where(column + 8 == lane, 1.0, 0.0), tl.where(column + 12 == lane, 1.0, 0.0)
+    for s in tl.static_range(15, 0, -1):
+        solved = _column_of(p0 if s < 4 else p1 if s < 8 else p2 if s < 12 else p3, s % 4)
+        p0 = _eliminated(p0, solved, rows + s * 16, 0, s)
+        p1 = _eliminated(p1, solved, rows + s * 16, 4, s)
+        p2 = _eliminated(p2, solved, rows + s * 16, 8, s)
+        p3 = _eliminated(p3, solved, rows + s * 16, 12, s)
+    at = place + lane * 16 + column
+    mine = (column >= 0) & (lane < 16)
+    tl.store(at, p0, mask=mine)
+    tl.store(at + 4, p1, mask=mine)
+    tl.store(at + 8, p2, mask=mine)
+    tl.store(at + 12, p3, mask=mine)
 
 
 @triton.jit
@@ -161,19 +186,18 @@ def flush_kernel(
 
 
 @triton.jit
-def prepare_kernel(
+def prepare_walk_kernel(
     query, key, a, b, A_log, dt_bias, path, words,
     state, slots, pending_key, pending_update, pending_weight, pending_decay, pending_length,
-    mixing,  # [batch x HV, blocks, 2, 16, 32]
-    factors,  # [batch x HV, blocks, 96]
+    mixing,  # [batch x HV, blocks, 2, 16, 16]
+    factors,  # [batch x HV, blocks, 64]
     log_decays,  # [batch x HV, nodes]
     key_norms,  # [batch x HV, nodes]
-    scratch,  # [batch x HV, blocks, 512]
+    scratch,  # [batch x HV, blocks, 256]
     scale, nodes, blocks, path_rows,
     row_batch, row_node, gate_batch, gate_node,
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
-    KEY_STEP: tl.constexpr, PENDING: tl.constexpr, FOLD_TILE: tl.constexpr, WALK: tl.constexpr, WIDE: tl.constexpr,
-    CHAINED: tl.constexpr,
+    KEY_STEP: tl.constexpr, PENDING: tl.constexpr, FOLD_TILE: tl.constexpr, WIDE: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (blocks + DV / FOLD_TILE, batch x HV); the programs behind the blocks fold."""
     if CHAINED:
@@ -193,7 +217,6 @@ def prepare_kernel(
         r = tl.arange(0, 16)
         c = tl.arange(0, KEY_STEP)
         eye = r[:, None] == r[None, :]
-        strict = r[:, None] > r[None, :]
         i = block * 16 + r
         word = tl.load(words + (request * blocks + block) * 16 + r)
         here = ((word & EXISTS) != 0) & (i < nodes)
@@ -216,75 +239,32 @@ def prepare_kernel(
         between_bb = _chosen_sums(inside | eye, tl.where(inside, log_b[:, None], 0.0), WIDE)
         sum_b = _row_sums(inside | eye, log_b)
         gram_bb, gram_qb, squares = nothing, nothing, tl.zeros([16], tl.float32)
-        if WALK:
-            x_pp = nothing
-            beta_p, from_root_p = squares, squares
-            for start in range(0, DK, KEY_STEP):
-                at_b = i[:, None] * row_node + start + c[None, :]
-                key_b = tl.load(key + at_b, mask=here[:, None], other=0.0)
-                query_b = tl.load(query + at_b, mask=here[:, None], other=0.0)
-                gram_bb += _product(key_b, tl.trans(key_b), WIDE)
-                gram_qb += _product(query_b, tl.trans(key_b), WIDE)
-                squares += tl.sum(query_b.to(tl.float32) * query_b.to(tl.float32), 1)
-            norm_b = tl.rsqrt(tl.sum(tl.where(eye, gram_bb, 0.0), 1) + 1e-6)
-            norm_q = tl.rsqrt(squares + 1e-6) * scale
-            for start in range(0, path_rows, 16):
-                p = tl.load(path + (request * blocks + block) * path_rows + start + r)
-                log_p, _ = _gates(a, b, A, dt, tl.maximum(p, 0) * gate_node, p >= 0)
-                sum_b += _row_sums((start + r)[None, :] < prefix[:, None], log_p)
-        else:
-            p = tl.load(path + (request * blocks + block) * 16 + r)
-            here_p = p >= 0
-            p = tl.maximum(p, 0)
-            above = r[None, :] < prefix[:, None]
-            gram_pp, gram_bp, gram_qp = nothing, nothing, nothing
-            for start in range(0, DK, KEY_STEP):
-                at_b = i[:, None] * row_node + start + c[None, :]
-                key_b = tl.load(key + at_b, mask=here[:, None], other=0.0)
-                query_b = tl.load(query + at_b, mask=here[:, None], other=0.0)
-                key_p = tl.load(key + p[:, None] * row_node + start + c[None, :], mask=here_p[:, None], other=0.0)
-                gram_bb += _product(key_b, tl.trans(key_b), WIDE)
-                gram_qb += _product(query_b, tl.trans(key_b), WIDE)
-                gram_pp += _product(key_p, tl.trans(key_p), WIDE)
-                gram_bp += _product(key_b, tl.trans(key_p), WIDE)
-                gram_qp += _product(query_b, tl.trans(key_p), WIDE)
-                squares += tl.sum(query_b.to(tl.float32) * query_b.to(tl.float32), 1)
-            norm_b = tl.rsqrt(tl.sum(tl.where(eye, gram_bb, 0.0), 1) + 1e-6)
-            norm_q = tl.rsqrt(squares + 1e-6) * scale
-            norm_p = tl.rsqrt(tl.sum(tl.where(eye, gram_pp, 0.0), 1) + 1e-6)
-            log_p, beta_p = _gates(a, b, A, dt, p * gate_node, here_p)
-            later = tl.where(strict, log_p[:, None], 0.0)
-            decay_pp = _decays(strict & here_p[:, None], _chosen_sums(strict | eye, later, WIDE))
-            x_pp = (beta_p * norm_p)[:, None] * decay_pp * gram_pp * norm_p[None, :]
-            decay_bp = _decays(above, _chosen_sums(above, later, WIDE) + sum_b[:, None]) * norm_p[None, :]
-            x_bp = (beta_b * norm_b)[:, None] * decay_bp * gram_bp
-            y_bp = norm_q[:, None] * decay_bp * gram_qp
-            sum_b += _row_sums(above, log_p)
-            from_root_p = tl.exp(_row_sums(strict | eye, log_p)) * norm_p
+        for start in range(0, DK, KEY_STEP):
+            at_b = i[:, None] * row_node + start + c[None, :]
+            key_b = tl.load(key + at_b, mask=here[:, None], other=0.0)
+            query_b = tl.load(query + at_b, mask=here[:, None], other=0.0)
+            gram_bb += _product(key_b, tl.trans(key_b), WIDE)
+            gram_qb += _product(query_b, tl.trans(key_b), WIDE)
+            squares += tl.sum(query_b.to(tl.float32) * query_b.to(tl.float32), 1)
+        norm_b = tl.rsqrt(tl.sum(tl.where(eye, gram_bb, 0.0), 1) + 1e-6)
+        norm_q = tl.rsqrt(squares + 1e-6) * scale
+        for start in range(0, path_rows, 16):
+            p = tl.load(path + (request * blocks + block) * path_rows + start + r)
+            log_p, _ = _gates(a, b, A, dt, tl.maximum(p, 0) * gate_node, p >= 0)
+            sum_b += _row_sums((start + r)[None, :] < prefix[:, None], log_p)
         decay_bb = _decays(inside, between_bb)
         x_bb = (beta_b * norm_b)[:, None] * decay_bb * gram_bb * norm_b[None, :]
         y_bb = norm_q[:, None] * tl.where(eye, 1.0, decay_bb) * gram_qb * norm_b[None, :]
 
         unit = head * blocks + block
-        w_p, w_b = _unit_inverses(x_pp, x_bb, scratch + unit * 512)
-        place = mixing + unit * 1024 + r[:, None] * 32 + r[None, :]
-        tl.store(place + 16, w_b)
-        if WALK:
-            tl.store(place + 528, y_bb)
-        else:
-            w_bp = -tl.dot(tl.dot(w_b, x_bp, input_precision="tf32x3"), w_p, input_precision="tf32x3")
-            tl.store(place, w_bp)
-            z_p = tl.dot(y_bp, w_p, input_precision="tf32x3") + tl.dot(y_bb, w_bp, input_precision="tf32x3")
-            tl.store(place + 512, z_p)
-            tl.store(place + 528, tl.dot(y_bb, w_b, input_precision="tf32x3"))
+        _store_unit_inverse(x_bb, scratch + unit * 256, mixing + unit * 512)
+        tl.store(mixing + unit * 512 + 256 + r[:, None] * 16 + r[None, :], y_bb)
         from_root = tl.exp(sum_b)
-        factor = factors + unit * 96 + r
-        tl.store(factor, beta_p)
-        tl.store(factor + 16, beta_b)
-        tl.store(factor + 32, from_root_p)
-        tl.store(factor + 48, from_root * norm_b)
-        tl.store(factor + 64, tl.where(word < 0, float("nan"), from_root * norm_q))
-        tl.store(factor + 80, norm_q)
+        factor = factors + unit * 64 + r
+        tl.store(factor, beta_b)
+        tl.store(factor + 16, from_root * norm_b)
+        tl.store(factor + 32, tl.where(word < 0, float("nan"), from_root * norm_q))
+        tl.store(factor + 48, norm_q)
         place = head * nodes + i
         tl.store(log_decays + place, log_b, mask=i < nodes)
         tl.store(key_norms + place, norm_b, mask=i < nodes)
@@ -316,11 +296,12 @@ def blocks_kernel(
     s = tl.load(state + (slot * HV + value_head) * (DV * DK) + v[None, :] * DK + c[:, None])
     for block in range(tl.program_id(1), blocks, GROUPS):
         unit = head * blocks + block
-        in_path = tl.load(path + (request * blocks + block) * 16 + row % 16)
+        in_tree = (request * blocks + block) * 16 + row % 16
+        in_path = tl.load(path + in_tree)
+        own_word = tl.load(words + in_tree)
         word = tl.load(words + (request * blocks + block) * 16 + r)
         i = block * 16 + r
         own = block * 16 + row - 16
-        own_word = tl.load(words + (request * blocks + block) * 16 + row % 16)
         node = tl.where(row < 16, in_path, tl.where(((own_word & EXISTS) != 0) & (own < nodes), own, -1))
         there = node >= 0
         node = tl.maximum(node, 0)
@@ -381,13 +362,13 @@ def walk_kernel(
         k = tl.load(key + i[:, None] * row_node + c[None, :], mask=here[:, None], other=0.0)
         q = tl.load(query + i[:, None] * row_node + c[None, :], mask=here[:, None], other=0.0)
         wanted = tl.load(values + i[:, None] * value_node + v[None, :], mask=here[:, None], other=0.0).to(tl.float32)
-        factor = factors + unit * 96 + r
-        beta = tl.load(factor + 16)
-        norm_q = tl.load(factor + 80)
+        factor = factors + unit * 64 + r
+        beta = tl.load(factor)
+        norm_q = tl.load(factor + 48)
         norm_k = tl.load(key_norms + i, mask=i < nodes, other=0.0)
         log_b = tl.load(log_decays + i, mask=i < nodes, other=0.0)
-        right = beta[:, None] * (wanted - tl.load(factor + 48)[:, None] * _state_product(k, s, WIDE))
-        o = tl.load(factor + 64)[:, None] * _state_product(q, s, WIDE)
+        right = beta[:, None] * (wanted - tl.load(factor + 16)[:, None] * _state_product(k, s, WIDE))
+        o = tl.load(factor + 32)[:, None] * _state_product(q, s, WIDE)
         # From the last tile of the path to the root; ``below`` grows by the decays of the tiles that lie behind.
         below = _row_sums((((word[:, None] >> r[None, :]) & 1) != 0) | eye, log_b)
         tiles = tl.minimum((tl.max(prefix) + 15) // 16, path_rows // 16)
@@ -419,9 +400,9 @@ def walk_kernel(
                 y = _product(q, tl.trans(k_p), WIDE)
             right -= tl.dot((beta * norm_k)[:, None] * decay * x, u_p, input_precision="tf32x3")
             o += tl.dot(norm_q[:, None] * decay * y, u_p, input_precision="tf32x3")
-        mix = mixing + unit * 1024 + r[:, None] * 32 + 16 + r[None, :]
+        mix = mixing + unit * 512 + r[:, None] * 16 + r[None, :]
         u = tl.dot(tl.load(mix), right, input_precision="tf32x3")
-        o += tl.dot(tl.load(mix + 512), u, input_precision="tf32x3")
+        o += tl.dot(tl.load(mix + 256), u, input_precision="tf32x3")
         inside = (i < nodes)[:, None]
         tl.store(update + i[:, None] * DV + v[None, :], u, mask=inside)
         place = output + ((request * nodes + i[:, None]) * HV + value_head) * DV + v[None, :]

@@ -66,7 +66,7 @@ class Settings(NamedTuple):
         value_tile: value columns of a program.
         groups: programs that share the blocks of one head and value tile.
         warps: of the programs that multiply with the state.
-        prepare_warps: of the programs that make the mixing matrices.
+        prepare_warps: of the programs that make the mixing matrices; their substitution has lanes for two.
         key_step: key columns that are multiplied at a time, where registers are short.
         fold_tile: rows of the state that one program folds.
         chained: whether both launches may be prepared while the kernel before them still runs, and then wait for it
@@ -82,26 +82,15 @@ class Settings(NamedTuple):
     chained: bool = False
 
 
-MANY_BLOCKS = 12
-"""Blocks of one launch beyond which many small programs win over a few fast ones (on an H200: between 9 and 17)."""
-
-
-def settings_for(nodes: int, batch: int, key_dim: int, value_dim: int, *, wide: bool, capability: int = 9) -> Settings:
+def settings_for(nodes: int, batch: int, key_dim: int, value_dim: int, *, wide: bool) -> Settings:
     """The settings that a launch takes when it is given none; a table, so that launches stay the same in a graph.
 
     Args:
         wide: whether queries, keys and values are float32.
-        capability: first number of the GPU's compute capability. On Blackwell (10) the mixing matrices spill registers
-            with all 128 key columns at a time.
     """
-    blocks = math.ceil(nodes / BLOCK)
-    groups = 1 if batch > 1 else min(2, blocks)
-    if wide:
-        return Settings(min(32, value_dim), groups, warps=4, prepare_warps=4, key_step=32)
-    fold = min(32, value_dim)
-    if batch * blocks > MANY_BLOCKS:
-        return Settings(min(32, value_dim), groups, prepare_warps=1, key_step=64, fold_tile=fold)
-    return Settings(min(32, value_dim), groups, key_step=128 if capability < 10 else 64, fold_tile=fold)
+    groups = 1 if batch > 1 else min(2, math.ceil(nodes / BLOCK))
+    chosen = Settings(min(32, value_dim), groups, key_step=min(128, key_dim))
+    return chosen._replace(warps=4, key_step=32) if wide else chosen
 
 
 def gdn_tree_verify(
@@ -152,10 +141,10 @@ def gdn_tree_verify(
     if pending is not None:
         _check_pending(pending, key, value_heads, value_dim)
     kernels, interpreted = load_kernels("_gdn_tree")
+    preparation, _ = load_kernels("_gdn_tree_prepare")
     check_place(interpreted, query)
     wide = query.dtype == torch.float32
-    capability = torch.cuda.get_device_capability(key.device)[0] if key.is_cuda else 9
-    settings = settings or settings_for(nodes, batch, key_dim, value_dim, wide=wide, capability=capability)
+    settings = settings or settings_for(nodes, batch, key_dim, value_dim, wide=wide)
     if value_dim % settings.value_tile or value_dim % settings.fold_tile:
         raise ValueError(f"tiles of {settings.value_tile} and {settings.fold_tile} do not divide {value_dim} values")
     if interpreted and settings.chained:
@@ -170,22 +159,23 @@ def gdn_tree_verify(
     output = torch.empty(value.shape, dtype=output_dtype or value.dtype, device=device)
     if 0 in output.shape:
         return output, stash
-    mixing, factors, scratch = empty(heads, blocks, 2, 16, 32), empty(heads, blocks, 96), empty(heads, blocks, 512)
+    walks = path > BLOCK
+    mixing, factors, scratch = (empty(heads, blocks, size) for size in ((512, 64, 256) if walks else (1024, 96, 1696)))
     rows, values = row_strides("key", key), row_strides("value", value)
     sizes: dict[str, Any] = {"HK": key_heads, "HV": value_heads, "DK": key_dim, "DV": value_dim}
     common = sizes | {"WIDE": wide, "CHAINED": settings.chained}
     key_step = min(settings.key_step, key_dim)
-    walks = path > BLOCK
     # Without a pending path there are no programs behind the blocks, and nothing reads these.
     folded = pending or Pending(key, mixing, mixing, mixing, pool.slots)
     fold_programs = value_dim // settings.fold_tile if pending else 0
     chain = {"launch_pdl": True} if settings.chained else {}
-    kernels.prepare_kernel[(blocks + fold_programs, heads)](
+    prepare = kernels.prepare_walk_kernel if walks else preparation.prepare_kernel
+    prepare[(blocks + fold_programs, heads)](
         query, key, a, b, A_log, dt_bias, tree.path, tree.words, pool.states, pool.slots, *folded,
-        mixing, factors, stash.log_decay, stash.key_norm, scratch, key_dim**-0.5, nodes, blocks, path,
-        *rows, *row_strides("a", a),
-        PENDING=folded.key.shape[1] if pending else BLOCK, FOLD_TILE=settings.fold_tile, WALK=walks,
-        KEY_STEP=key_step, **common, **chain, num_warps=settings.prepare_warps,
+        mixing, factors, stash.log_decay, stash.key_norm, scratch, key_dim**-0.5, nodes, blocks,
+        *([path] if walks else []), *rows, *row_strides("a", a),
+        PENDING=folded.key.shape[1] if pending else BLOCK, FOLD_TILE=settings.fold_tile, KEY_STEP=key_step,
+        **common, **chain, num_warps=settings.prepare_warps,
     )  # fmt: skip
     options: dict[str, Any] = {"VALUE_TILE": settings.value_tile, "num_warps": settings.warps} | chain
     tiles = value_dim // settings.value_tile

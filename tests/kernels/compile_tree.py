@@ -6,6 +6,7 @@ compute capability: 90 (Hopper), or 100 (Blackwell), for which the variants of Q
 ``sm90_resources.json`` or ``sm100_resources.json``, under this Triton.
 """
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import triton
 from compiling import CUOBJDUMP, compile_kernel
-from tfm_kernels import _gdn_tree, _tree_attention, _tree_convolution, _tree_layout, _weave_round
+from tfm_kernels import _gdn_tree, _gdn_tree_prepare, _tree_attention, _tree_convolution, _tree_layout, _weave_round
 from tfm_kernels.gdn_tree import Settings, settings_for
 from tfm_kernels.tree_attention import KEY_TILE, MOST_ROWS
 from tfm_kernels.weave_round import CANDIDATES, CHANNEL_TILE
@@ -76,10 +77,10 @@ def tree_variants(element: str, heads: dict[str, int], settings: Settings, label
     kernels = _gdn_tree
     return {
         f"prepare {label}": variant(
-            kernels.prepare_kernel, element, settings.prepare_warps, common | {"WALK": False}, **chained
+            _gdn_tree_prepare.prepare_kernel, element, settings.prepare_warps, common, **chained
         ),
         f"prepare for walk {label}": variant(
-            kernels.prepare_kernel, element, settings.prepare_warps, common | {"WALK": True}, **chained
+            kernels.prepare_walk_kernel, element, settings.prepare_warps, common, **chained
         ),
         f"blocks {label}": variant(kernels.blocks_kernel, element, settings.warps, products, **chained),
         f"walk {label}": variant(kernels.walk_kernel, element, settings.warps, products, num_stages=1, **chained),
@@ -89,14 +90,12 @@ def tree_variants(element: str, heads: dict[str, int], settings: Settings, label
 def main() -> None:
     if not CUOBJDUMP.exists():
         sys.exit(77)
-    default = settings_for(129, 1, 128, 128, wide=False, capability=CAPABILITY // 10)
-    many = settings_for(257, 1, 128, 128, wide=False, capability=CAPABILITY // 10)
+    default = settings_for(129, 1, 128, 128, wide=False)
     table = hopper_variants() if CAPABILITY == 90 else tree_variants("bf16", QWEN, default, "bf16 128")
-    table |= tree_variants("bf16", QWEN, many, "bf16 128, many blocks")
     table |= weave_variants(("bf16", "fp32") if CAPABILITY == 90 else ("bf16",))
     table |= attention_variants()
     if "--all" in sys.argv:
-        table |= searched_variants(default)
+        table |= searched_variants()
     if "--record" in sys.argv:
         recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
         RECORD.write_text(json.dumps(recorded | {triton.__version__: table}, indent=1) + "\n")
@@ -147,7 +146,7 @@ def attention_variants() -> dict[str, dict[str, int]]:
     return table
 
 
-def searched_variants(default: Settings) -> dict[str, dict[str, int]]:
+def searched_variants() -> dict[str, dict[str, int]]:
     table: dict[str, dict[str, int]] = {}
     for value_tile in (16, 32, 64, 128):
         for warps in (1, 2, 4, 8):
@@ -155,9 +154,10 @@ def searched_variants(default: Settings) -> dict[str, dict[str, int]]:
             label = f"bf16 128, tile {value_tile}, {warps} warps"
             table[f"blocks {label}"] = variant(_gdn_tree.blocks_kernel, "bf16", warps, products)
             table[f"walk {label}"] = variant(_gdn_tree.walk_kernel, "bf16", warps, products, num_stages=1)
-    for warps in (1, 2, 4):
-        constants = QWEN | {"KEY_STEP": default.key_step, "WALK": False, "PENDING": 16, "FOLD_TILE": 16}
-        table[f"prepare bf16 128, {warps} warps"] = variant(_gdn_tree.prepare_kernel, "bf16", warps, constants)
+    for key_step, fold_tile in itertools.product((64, 128), (8, 16, 32)):
+        constants = QWEN | {"KEY_STEP": key_step, "PENDING": 16, "FOLD_TILE": fold_tile}
+        label = f"bf16 128, {key_step} columns, fold tile {fold_tile}"
+        table[f"prepare {label}"] = variant(_gdn_tree_prepare.prepare_kernel, "bf16", 2, constants)
     return table
 
 

@@ -1,14 +1,11 @@
-"""Compile gate without a GPU: no variant of the tree kernels and of a Weaver's round may spill, but for what is known,
-nor take more barriers than is on record."""
+"""Compile gate without a GPU: no variant of the tree kernels and of a Weaver's round may spill, nor take more barriers
+than is on record."""
 
 import json
 from pathlib import Path
 
 import pytest
 from compile_reports import compile_report
-
-ALLOWED_STACK = {"prepare bf16 128, many blocks": 200, "prepare for walk bf16 128, many blocks": 200}
-"""Bytes per thread that may spill: folding 32 rows of a state with one warp. On an H200 it was the fastest setting."""
 
 
 @pytest.mark.slow
@@ -19,7 +16,7 @@ def test_the_tree_kernels_compile_without_spills(capability: int, tmp_path: Path
     recorded = json.loads(Path(__file__).with_name(f"sm{capability}_resources.json").read_text())
     assert set(report["variants"]) == set(next(iter(recorded.values())))
     for name, usage in report["variants"].items():
-        spills = usage["stack"] > ALLOWED_STACK.get(name, 0) or usage["local"] > 0
+        spills = usage["stack"] > 0 or usage["local"] > 0
         assert not spills, f"{name} spills: {usage}"
         known = recorded.get(report["triton"], {}).get(name)
         if known is not None:

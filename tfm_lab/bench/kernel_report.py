@@ -128,11 +128,9 @@ def search_settings(
     groups = [count for count in (1, 2, 3, 4, 8) if count <= -(-len(case.trees[0]) // 16)]
     first = [
         step.Settings(min(32, case.shape.value_dim))._replace(
-            groups=min(2, groups[-1]), prepare_warps=warps, key_step=key_step, fold_tile=fold, chained=chained
+            groups=min(2, groups[-1]), key_step=key_step, fold_tile=fold, chained=chained
         )
-        for (warps, key_step), fold, chained in itertools.product(
-            ((1, 64), (2, 64), (2, 128), (4, 128)), (8, 16, 32), (False, True)
-        )
+        for key_step, fold, chained in itertools.product((64, 128), (8, 16, 32), (False, True))
     ]
     measured = _settings_measured(case, first[:most], repeats, stopwatch, tick)
     best = first[min(range(len(measured)), key=lambda index: _median(measured[index]))]
