@@ -230,8 +230,8 @@ def test_result_files_give_the_curves_of_the_readme() -> None:
     curves = result_curves()
     assert list(curves) == [f"{name}, temperature {t}" for name in ("smollm2", "hybrid") for t in (0, 1)]
     smollm2 = curves["smollm2, temperature 0"]
-    assert {b: round(mal, 2) for b, mal in smollm2.points["tfm"].items()} == {16: 3.95, 32: 4.45, 64: 4.92, 128: 5.37}
-    assert round(smollm2.points["chain"][15], 2) == 2.58
+    assert {b: round(mal, 2) for b, mal in smollm2.points["tfm"].items()} == {16: 4.25, 32: 4.81, 64: 5.3, 128: 5.8}
+    assert round(smollm2.points["chain"][15], 2) == 2.81
     assert "H200" in smollm2.source
     hybrid = json.loads((RESULTS / "hybrid_mal.json").read_text())
     row = next(r for r in hybrid["summaries"] if (r["method"], r["budget"], r["temperature"]) == ("tfm", 64, 1.0))

@@ -25,7 +25,7 @@ def _gains(baseline: str) -> tuple[ResultLink, ...]:
         )
         path = ("gains", choice, "gain")
         links.append(ResultLink("hybrid_mal.json", path, f"shipped hybrid, {at}", ("standard_error",), percent=True))
-        path = ("gains", choice, "macro", "value")
+        path = ("gains", f"{choice}; shared_noise=False", "macro", "value")
         links.append(ResultLink("smollm2_mal.json", path, f"SmolLM2-135M, {at}", ("low", "high"), percent=True))
     return tuple(links)
 

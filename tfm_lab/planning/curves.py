@@ -80,7 +80,8 @@ def result_curves(folder: Path = RESULTS) -> dict[str, MalCurve]:
 def _curve(document: Mapping[str, Any], bundle: str, temperature: float) -> MalCurve:
     points: dict[str, dict[int, float]] = {}
     for row in document["summaries"]:
-        if row["kind"] != "all" or row["temperature"] != temperature or row["method"] not in METHODS:
+        is_wanted = row["kind"] == "all" and row["temperature"] == temperature and row["method"] in METHODS
+        if not is_wanted or row.get("shared_noise"):
             continue
         budget = CHAIN_NODES if row["method"] == "chain" else row["budget"]
         points.setdefault(row["method"], {})[budget] = float(row.get("macro", row["mal"])["value"])
