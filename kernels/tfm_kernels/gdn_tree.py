@@ -69,6 +69,7 @@ class Settings(NamedTuple):
         prepare_warps: of the programs that make the mixing matrices; their substitution has lanes for two.
         key_step: key columns that are multiplied at a time, where registers are short.
         fold_tile: rows of the state that one program folds.
+        stages: of software pipelining in the loop over blocks.
         chained: whether both launches may be prepared while the kernel before them still runs, and then wait for it
             (programmatic dependent launch).
     """
@@ -79,6 +80,7 @@ class Settings(NamedTuple):
     prepare_warps: int = 2
     key_step: int = 128
     fold_tile: int = 16
+    stages: int = 3
     chained: bool = False
 
 
@@ -190,6 +192,7 @@ def gdn_tree_verify(
         kernels.blocks_kernel[(tiles, settings.groups, heads)](
             query, key, value, tree.path, tree.words, mixing, factors, pool.states, pool.slots, stash.update, output,
             nodes, blocks, *rows, *values, GROUPS=settings.groups, **common, **options,
+            num_stages=settings.stages,
         )  # fmt: skip
     return output, stash
 

@@ -82,7 +82,9 @@ def tree_variants(element: str, heads: dict[str, int], settings: Settings, label
         f"prepare for walk {label}": variant(
             kernels.prepare_walk_kernel, element, settings.prepare_warps, common, **chained
         ),
-        f"blocks {label}": variant(kernels.blocks_kernel, element, settings.warps, products, **chained),
+        f"blocks {label}": variant(
+            kernels.blocks_kernel, element, settings.warps, products, num_stages=settings.stages, **chained
+        ),
         f"walk {label}": variant(kernels.walk_kernel, element, settings.warps, products, num_stages=1, **chained),
     }
 
@@ -152,7 +154,10 @@ def searched_variants() -> dict[str, dict[str, int]]:
         for warps in (1, 2, 4, 8):
             products = QWEN | {"VALUE_TILE": value_tile, "GROUPS": 1, "KEY_STEP": 128}
             label = f"bf16 128, tile {value_tile}, {warps} warps"
-            table[f"blocks {label}"] = variant(_gdn_tree.blocks_kernel, "bf16", warps, products)
+            for stages in (1, 3):
+                table[f"blocks {label}, {stages} stages"] = variant(
+                    _gdn_tree.blocks_kernel, "bf16", warps, products, num_stages=stages
+                )
             table[f"walk {label}"] = variant(_gdn_tree.walk_kernel, "bf16", warps, products, num_stages=1)
     for key_step, fold_tile in itertools.product((64, 128), (8, 16, 32)):
         constants = QWEN | {"KEY_STEP": key_step, "PENDING": 16, "FOLD_TILE": fold_tile}

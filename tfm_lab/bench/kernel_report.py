@@ -135,8 +135,8 @@ def search_settings(
     measured = _settings_measured(case, first[:most], repeats, stopwatch, tick)
     best = first[min(range(len(measured)), key=lambda index: _median(measured[index]))]
     second = [
-        best._replace(value_tile=tile, groups=count, warps=warps)
-        for tile, count, warps in itertools.product(tiles, groups, (1, 2, 4, 8))
+        best._replace(value_tile=tile, groups=count, warps=warps, stages=stages)
+        for tile, count, warps, stages in itertools.product(tiles, groups, (1, 2, 4, 8), (1, 3))
         if 4 * warps <= tile <= 32 * warps
     ]
     fresh = [settings for settings in second if settings not in first]
