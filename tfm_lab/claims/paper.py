@@ -365,7 +365,7 @@ SECONDS = (
         source=CARD,
         examined=Examined.MEASURED,
         outcome=Outcome.FALLS_SHORT,
-        because=REPLAYED + "Two to three times, not more than four. On word problems, where most is accepted, TfM was "
+        because=REPLAYED + "About three times, not more than four. On word problems, where most is accepted, TfM was "
         "not reached in the time of the measurement. With the lengths of the paper's own models, which are not "
         "published, the same steps would give another figure.",
         evidence=_replayed("tfm", "ar", ("chat", "code")),
@@ -380,8 +380,8 @@ SECONDS = (
         outcome=Outcome.PARTLY,
         because=REPLAYED
         + "There the gain is larger than reported, because a TfM step lasts fewer chain steps than the "
-        "paper's two gains imply. Word problems were not reached. On a CPU with SmolLM2-135M the two are about equally "
-        "fast.",
+        "paper's two gains imply. Word problems were not reached. On a CPU with SmolLM2-135M, each method at its own "
+        "best settings, the chain is faster.",
         evidence=(
             *_replayed("tfm", "chain", ("chat", "code")),
             _step_over_chain("tfm", "TfM steps over chain steps, 27B shape"),
@@ -399,9 +399,9 @@ SECONDS = (
         examined=Examined.MEASURED,
         outcome=Outcome.PARTLY,
         because=REPLAYED
-        + "There the gain is at the lower end of the range within its error, chat below it and code above; "
-        "word problems were not reached. On a CPU with two cores and SmolLM2-135M, each method at its own best "
-        "settings, DDTree is faster: calls of Weaver cost more there than the nodes they improve.",
+        + "There the gain lies in the range, and with chat its error reaches below; word problems were not reached. "
+        "On a CPU with two cores and SmolLM2-135M, each method at its own best settings, DDTree is faster: "
+        "calls of the Weaver cost more there than the nodes they improve.",
         evidence=(*_replayed("tfm", "ddtree", ("chat", "code")), _cpu("tfm"), _cpu("ddtree"), _cpu("chain")),
         threshold=1.1,
     ),

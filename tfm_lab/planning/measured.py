@@ -16,6 +16,8 @@ from tfm_lab.planning.curves import RESULTS
 from tfm_lab.planning.fitting import MeasuredStep
 
 FULL_MODEL = RESULTS / "model_h200.json"
+FIRST_MODEL = RESULTS / "model_h200_first.json"
+"""An earlier measurement, of a costlier Weaver and attention; it has 8,192 tokens of context and four requests too."""
 KIND = "27B shape, random weights"
 """What kind of measurement the steps are, for labels."""
 FUSED, STATE_PER_NODE = "triton", "recurrent"
