@@ -5,6 +5,17 @@ import triton.language as tl
 
 
 @triton.jit
+def _add_keys(top, total, result, score, v):
+    """Running maximum, denominator and sum of a softmax after some more keys; a score of -inf is not seen."""
+    new_top = tl.maximum(top, tl.max(score, axis=1))
+    finite = tl.where(new_top > float("-inf"), new_top, 0.0)
+    weight, fade = tl.exp2(score - finite[:, None]), tl.exp2(top - finite)
+    total = total * fade + tl.sum(weight, axis=1)
+    result = result * fade[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
+    return new_top, total, result
+
+
+@triton.jit
 def parts_kernel(
     query,  # [batch, shared, grouped, SIZE]
     key,  # [batch, capacity, shared, SIZE]
@@ -20,7 +31,8 @@ def parts_kernel(
 ):  # fmt: skip
     """Sums, maxima and denominators of one part. Grid: (row tiles * parts, shared, batch), tiles of a part together.
 
-    The parts divide what is there, committed rows and the tree's own, not the capacity.
+    The parts divide what is there, committed rows and the tree's own, not the capacity. Whole tiles of committed rows,
+    which every row sees, are read without a mask.
     """
     head, request = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     tiles = tl.cdiv(grouped, ROW_TILE)
@@ -40,7 +52,14 @@ def parts_kernel(
     top = tl.full([ROW_TILE], float("-inf"), tl.float32)
     total = tl.zeros([ROW_TILE], tl.float32)
     result = tl.zeros([ROW_TILE, SIZE], tl.float32)
-    for start in range(first, last, KEY_TILE):
+    seen_by_all = tl.minimum(last, committed // KEY_TILE * KEY_TILE)
+    for start in range(first, seen_by_all, KEY_TILE):
+        j = start + tl.arange(0, KEY_TILE)
+        k = tl.load(key + j[:, None].to(tl.int64) * key_row + c[None, :])
+        v = tl.load(value + j[:, None].to(tl.int64) * value_row + c[None, :])
+        score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        top, total, result = _add_keys(top, total, result, score, v)
+    for start in range(tl.maximum(first, seen_by_all), last, KEY_TILE):
         j = start + tl.arange(0, KEY_TILE)
         in_j = j < last
         k = tl.load(key + j[:, None].to(tl.int64) * key_row + c[None, :], mask=in_j[:, None], other=0.0)
@@ -49,15 +68,8 @@ def parts_kernel(
         is_own = in_j & (behind >= 0)
         seen = tl.load(own + node[:, None] * rows + behind[None, :], mask=in_i[:, None] & is_own[None, :], other=0)
         visible = in_j[None, :] & ((behind < 0)[None, :] | (seen != 0))
-        score = tl.where(visible, score, float("-inf"))
-        new_top = tl.maximum(top, tl.max(score, axis=1))
-        finite = tl.where(new_top > float("-inf"), new_top, 0.0)
-        weight = tl.exp2(score - finite[:, None])
-        fade = tl.exp2(top - finite)
-        total = total * fade + tl.sum(weight, axis=1)
         v = tl.load(value + j[:, None].to(tl.int64) * value_row + c[None, :], mask=in_j[:, None], other=0.0)
-        result = result * fade[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
-        top = new_top
+        top, total, result = _add_keys(top, total, result, tl.where(visible, score, float("-inf")), v)
     row = ((part.to(tl.int64) * batch + request) * shared + head) * grouped + i
     tl.store(highest + row, top, mask=in_i)
     tl.store(totals + row, total, mask=in_i)
