@@ -292,3 +292,19 @@ def test_a_chain_is_replayed_once_whatever_budget_it_leaves_unused(
     assert by_budget[64] == by_budget[15]
     assert len(by_budget[15]) == len(PROMPTS)
     assert len(read_records(tmp_path / "a.jsonl")) == len(records) == 4 * len(PROMPTS)
+
+
+def test_settings_with_the_same_trees_are_looked_for_among_settings_not_records(
+    double: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file may hold many thousands of records when the next batch begins."""
+    asked: list[Setting] = []
+    real = Setting.trees.fget  # pyright: ignore[reportFunctionMemberAccess]
+    monkeypatch.setattr(Setting, "trees", property(lambda setting: asked.append(setting) or real(setting)))
+    evaluation = replace(REPLAYED, settings=tuple(Setting("chain", budget, 0.0) for budget in (2, 15, 64)))
+    counts = []
+    for name, contexts in (("few", PROMPTS[:1]), ("many", PROMPTS)):
+        asked.clear()
+        evaluate_replayed(double, contexts, evaluation, tmp_path / f"{name}.jsonl", batch=99)
+        counts.append(len(asked))
+    assert counts[0] == counts[1]

@@ -79,6 +79,9 @@ def evaluate_replayed(
     fitting = sorted((prompt for prompt in prompts if prompt.fits), key=lambda p: (len(p.tokens), p.digest))
     batches = [fitting[start : start + batch] for start in range(0, len(fitting), batch)]
     total = len(set(wanted)) + len({prompt.digest for prompt in fitting}) * len(manners)
+    alike: dict[Setting, list[Setting]] = {}
+    for setting in dict.fromkeys([*(key.setting for key in done), *settings]):
+        alike.setdefault(setting.trees, []).append(setting)
 
     def tell() -> None:
         if on_record is not None:
@@ -97,7 +100,7 @@ def evaluate_replayed(
             for setting in settings:
                 missing = [_key(prompt, setting) not in done for prompt in part]
                 if any(missing):
-                    records = _same_trees(part, setting, done)
+                    records = _same_trees(part, setting, alike[setting.trees], done)
                     if records is None:
                         figures = _replay_batch(bundle, part, setting, evaluation, texts)
                         starts = (start_record(prompt, setting, device, replayed=True) for prompt in part)
@@ -118,9 +121,11 @@ def _key(prompt: Prompt, setting: Setting) -> Key:
     return Key(prompt.context.name, prompt.digest, True, setting)
 
 
-def _same_trees(prompts: Sequence[Prompt], setting: Setting, done: Mapping[Key, Record]) -> list[Record] | None:
-    """Records of these prompts under another setting with the very same trees, as records of this one."""
-    for other in {key.setting for key in done if key.setting.trees == setting.trees}:
+def _same_trees(
+    prompts: Sequence[Prompt], setting: Setting, alike: Sequence[Setting], done: Mapping[Key, Record]
+) -> list[Record] | None:
+    """Records of these prompts under one of the settings with the very same trees, as records of this one."""
+    for other in alike:
         known = [done[key] for prompt in prompts if (key := _key(prompt, other)) in done]
         if len(known) == len(prompts):
             return [record | asdict(setting) for record in known]
