@@ -60,6 +60,15 @@ def test_a_folder_that_can_be_used_is_described(
     assert capsys.readouterr().out.startswith(wanted)
 
 
+@pytest.mark.parametrize(
+    ("part", "kind"), [("drafter", "a drafter: 5 layers"), ("autoregressive", "an autoregressive drafter: 1 layer, ")]
+)
+def test_shipped_drafters_are_described(part: str, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = SHIPPED / "smollm2" / part
+    assert run("fetch", str(folder)) == 0
+    assert capsys.readouterr().out.startswith(f"{folder} can be used as {kind}")
+
+
 def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "checkpoint"
     shutil.copytree(SHIPPED / "hybrid" / "target", folder)

