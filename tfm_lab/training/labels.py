@@ -1,9 +1,10 @@
 """What a drafter's block is compared with: the tokens of a text, or the laws that they were drawn from.
 
 A token is one draw from the target's law p of that place, softmax(logits / temperature). Cross-entropy with the whole
-law has the same mean over all texts and less noise: what one text happens to say cannot be learned by heart. It costs
-one product per place of a text, whatever number of blocks covers the place: logits are W h, so the mean logit under p
-is the drafter's h times the mean row W^T p of the head.
+law has the same mean over all texts that are drawn so (rounding, and texts that are dropped for repeating themselves,
+aside) and less noise: what one text happens to say cannot be learned by heart. It costs one product per place of a
+text, whatever number of blocks covers the place: logits are W h, so the mean logit under p is the drafter's h times
+the mean row W^T p of the head.
 """
 
 import torch
