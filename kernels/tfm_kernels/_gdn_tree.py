@@ -112,7 +112,7 @@ def _store_unit_inverse(x, scratch, place):
     rows = scratch + lane * 0
     p0, p1 = tl.where(column == lane, 1.0, 0.0), tl.where(column + 4 == lane, 1.0, 0.0)
     p2, p3 = tl.where(column + 8 == lane, 1.0, 0.0), tl.where(column + 12 == lane, 1.0, 0.0)
-    for s in tl.static_range(15, 0, -1):
+    for s in tl.static_range(15, 0, -1):  # pyright: ignore[reportGeneralTypeIssues]
         solved = _column_of(p0 if s < 4 else p1 if s < 8 else p2 if s < 12 else p3, s % 4)
         p0 = _eliminated(p0, solved, rows + s * 16, 0, s)
         p1 = _eliminated(p1, solved, rows + s * 16, 4, s)

@@ -28,7 +28,7 @@ def _sums_from_root(exponents, seen):
     parent = ((seen & ~(seen >> 1)).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
     coarse = tl.floor(exponents * COARSE + 0.5) * (1.0 / COARSE)
     fine = exponents - coarse
-    for _ in tl.static_range(5):
+    for _ in tl.static_range(5):  # pyright: ignore[reportGeneralTypeIssues]
         place = tl.maximum(parent, 0)
         coarse += tl.where(parent >= 0, tl.gather(coarse, place, 0), 0.0)
         fine += tl.where(parent >= 0, tl.gather(fine, place, 0), 0.0)
@@ -131,7 +131,7 @@ def prepare_kernel(
         gates = request * gate_batch + value_head
         A = tl.load(A_log + value_head).to(tl.float32)
         dt = tl.load(dt_bias + value_head).to(tl.float32)
-        log_decay, beta = _gates(a + gates, b + gates, A, dt, node * gate_node, there)
+        log_decay, beta = _gates(a + gates, b + gates, A, dt, node * gate_node, there)  # pyright: ignore[reportGeneralTypeIssues]
         # An unsound block (not in depth-first order, or deeper than promised) must not look like a result.
         beta = tl.where(is_own & (word < 0), float("nan"), beta)
         prefix = tl.minimum((word >> 16) & 0x3FFF, 16)
