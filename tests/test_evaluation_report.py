@@ -122,7 +122,7 @@ def test_a_gain_counts_contexts_that_both_methods_have() -> None:
     assert math.isnan(gain(no_calls, TFM, CHAIN).overall.standard_error)
 
 
-def test_gains_compare_trees_of_the_same_size() -> None:
+def test_gains_compare_trees_of_the_same_size_and_unusual_numbers_with_usual_ones() -> None:
     small = {"children": 4, "width": 1}
     records = [
         record("a1", method, 4, 2, budget=budget, **changes)
@@ -131,17 +131,15 @@ def test_gains_compare_trees_of_the_same_size() -> None:
     ]
     records += [record("a1", "tfm", 4, 2, max_depth=7)]
     pairs = [(g.setting.budget, g.setting.label, g.baseline.label) for g in gains(records)]
-    assert pairs == [
-        (budget, label, baseline)
-        for budget in (16, 32)
-        for label, baseline in (
-            ("tfm", "ddtree"),
-            ("tfm", "chain"),
-            ("tfm C=4 w=1", "ddtree"),
-            ("tfm C=4 w=1", "chain"),
-            ("tfm C=4 w=1", "ard-tree C=4 w=1"),
-        )
-    ]
+    each = (
+        ("tfm", "ddtree"),
+        ("tfm", "chain"),
+        ("tfm C=4 w=1", "ddtree"),
+        ("tfm C=4 w=1", "chain"),
+        ("tfm C=4 w=1", "ard-tree C=4 w=1"),
+        ("tfm C=4 w=1", "tfm"),
+    )
+    assert pairs == [*((budget, *pair) for budget in (16, 32) for pair in each), (16, "tfm D=7", "tfm")]
 
 
 def test_the_error_of_a_gain_is_the_spread_of_repeated_experiments() -> None:

@@ -54,7 +54,7 @@ class Gain(NamedTuple):
     """TfM against a baseline with trees of the same size, on the same contexts.
 
     Attributes:
-        baseline: the other method.
+        baseline: another method, or TfM with its usual numbers.
         overall: relative gain in MAL, with its standard error.
         interval: the same with its bootstrap interval, contexts resampled in pairs.
         macro: relative gain in the macro average, contexts resampled kind by kind.
@@ -83,7 +83,10 @@ def summarise(records: Sequence[Record], *, by_kind: bool = False) -> list[Summa
 
 
 def gains(records: Sequence[Record], method: str = "tfm") -> list[Gain]:
-    """Every setting of ``method`` against the baselines whose trees have the same size."""
+    """Every setting of ``method`` against the baselines whose trees have the same size, and against its usual numbers.
+
+    A setting has usual numbers if nothing but its budget, temperature and noise were chosen.
+    """
     settings = dict.fromkeys(key_of(record).setting for record in records)
     found: list[Gain] = []
     for setting in sorted((s for s in settings if s.method == method), key=lambda s: s.temperature):
@@ -91,6 +94,9 @@ def gains(records: Sequence[Record], method: str = "tfm") -> list[Gain]:
             baseline = replace(setting, method=name).essential
             if baseline in settings:
                 found.append(gain(records, setting, baseline))
+        usual = Setting(method, setting.budget, setting.temperature, shared_noise=setting.shared_noise).essential
+        if usual != setting and usual in settings:
+            found.append(gain(records, setting, usual))
     return found
 
 

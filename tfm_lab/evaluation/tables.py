@@ -86,7 +86,10 @@ def gain_table(gains: Sequence[Gain]) -> Table:
         )
         for g in gains
     ]
-    note = "Relative gain in MAL; both methods draft trees of the same budget and are compared text by text."
+    note = (
+        "Relative gain in MAL; both methods draft trees of the same budget and are compared text by text. TfM with "
+        "unusual numbers is compared with the usual ones as well."
+    )
     return Table("Gains on the same contexts", note, (*header, "95 % interval"), rows)
 
 
