@@ -232,6 +232,7 @@ def test_result_files_give_the_curves_of_the_readme() -> None:
     smollm2 = curves["smollm2, temperature 0"]
     assert {b: round(mal, 2) for b, mal in smollm2.points["tfm"].items()} == {16: 4.25, 32: 4.81, 64: 5.3, 128: 5.8}
     assert round(smollm2.points["chain"][15], 2) == 2.81
+    assert round(curves["smollm2, temperature 1"].points["tfm"][64], 2) == 2.6, "without shared noise"
     assert "H200" in smollm2.source
     hybrid = json.loads((RESULTS / "hybrid_mal.json").read_text())
     row = next(r for r in hybrid["summaries"] if (r["method"], r["budget"], r["temperature"]) == ("tfm", 64, 1.0))

@@ -80,7 +80,7 @@ def _decays(seen, between):
 
 @triton.jit
 def _column_of(part, k: tl.constexpr):
-    """Column k of four columns [4, lanes], as [1, lanes]. A lane has its columns in registers: this moves nothing."""
+    """Column k of four columns [4, lanes], as [1, lanes]. A lane holds its columns: one or two warps move nothing."""
     # Minus zero (0x80000000 as an integer) changes no sum, so that the compiler leaves nothing of such terms.
     nothing = tl.full([1, 1], -2147483648, tl.int32).to(tl.float32, bitcast=True)
     return tl.sum(tl.where(tl.arange(0, 4)[:, None] == k, part, nothing), 0)[None, :]
