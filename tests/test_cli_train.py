@@ -115,7 +115,7 @@ def test_contexts_are_chosen_from_held_out_text_and_unasked_questions(
     [
         (
             ["corpus", "--recipe", "nosuch"],
-            "there is no recipe 'nosuch'; use one of hybrid, smollm2, smollm2_more, tiny",
+            "there is no recipe 'nosuch'; use one of hybrid, smollm2, smollm2_more, smollm2_weaver, tiny",
         ),
         (["corpus", "--recipe", "hybrid"], "the corpus has no source 'chat'; give --chat FILE"),
         (["corpus", "--recipe", "broken.toml"], "broken.toml is not valid TOML"),

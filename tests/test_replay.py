@@ -19,9 +19,10 @@ from tfm_lab.trace import DecodeTrace, StopReason
 TREE = TreeConfig(budget=12, max_depth=7, children=4, width=3, pool_size=20)
 
 
-def models_for(name: str) -> DraftModels:
+def models_for(name: str, *, sees_temperature: bool = False) -> DraftModels:
     target = tiny_target(name)
-    return DraftModels(target, drafter_for(target), weaver_for(target), autoregressive_for(target))
+    weaver = weaver_for(target, sees_temperature=sees_temperature)
+    return DraftModels(target, drafter_for(target), weaver, autoregressive_for(target))
 
 
 def decode(models: DraftModels, method: str, prompt: list[int], config: DecodeConfig) -> DecodeTrace:
@@ -43,7 +44,8 @@ def decode(models: DraftModels, method: str, prompt: list[int], config: DecodeCo
     ids=str,
 )
 def test_the_steps_are_those_of_the_decode(name: str, method: str, sampling: SamplingConfig) -> None:
-    models = models_for(name)
+    models = models_for(name, sees_temperature=True)
+    told = models.at_temperature(sampling.temperature)
     foreseen = sampling.temperature if sampling.shared_noise else None
     plain = DecodeConfig(24, sampling, TREE, seed=1)
     stops = decode(models, method, random_tokens(9, seed=1), plain).tokens[10:11]
@@ -54,7 +56,7 @@ def test_the_steps_are_those_of_the_decode(name: str, method: str, sampling: Sam
     assert StopReason.STOP_TOKEN in {trace.stop for trace in traces}
     texts = [Text((*t.prompt, *t.tokens), len(t.prompt), t.max_new_tokens, noise_key(t.seed, t.prompt)) for t in traces]
     for batch in (1, 4, 64):
-        replayed = replay(models, texts, method, TREE, batch, foreseen_temperature=foreseen)
+        replayed = replay(told, texts, method, TREE, batch, foreseen_temperature=foreseen)
         for trace, steps in zip(traces, replayed, strict=True):
             assert [step.committed for step in steps] == [len(step.committed) for step in trace.steps]
             for step, decoded in zip(steps, trace.steps, strict=True):

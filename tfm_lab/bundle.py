@@ -5,7 +5,7 @@ a drafter is a folder in Hugging Face layout, and decodes plainly.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -89,6 +89,10 @@ class Bundle(TargetOnly):
     drafter: FactorisedDrafter
     weaver: Weaver | None
     autoregressive: AutoregressiveDrafter | None = None
+
+    def at_temperature(self, temperature: float) -> "Bundle":
+        """These models, with the Weaver told that the target samples at ``temperature`` (0: greedy)."""
+        return self if self.weaver is None else replace(self, weaver=self.weaver.for_temperature(temperature))
 
 
 def load_bundle(

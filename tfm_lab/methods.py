@@ -69,7 +69,7 @@ def make_speculator(
     rule: str | None = None,
     autoregressive: AutoregressiveDrafter | None = None,
 ) -> Speculator:
-    """The method ``name`` with its models and a rule.
+    """The method ``name`` with its models and a rule. A Weaver that sees the temperature gets that of ``sampling``.
 
     Args:
         rule: name of an acceptance rule; by default ``greedy`` at temperature 0, else ``target_sample`` for fixed and
@@ -94,5 +94,5 @@ def make_speculator(
     RULES[rule].supports(method.kind, sampling)
     chosen = autoregressive if method.source is Source.AUTOREGRESSIVE_DRAFTER else drafter
     assert chosen is not None
-    needed = weaver if method.source is Source.WEAVER else None
+    needed = weaver.for_temperature(sampling.temperature) if method.source is Source.WEAVER and weaver else None
     return Speculator(name, chosen, needed, method.build_tree, method.kind, RULES[rule])

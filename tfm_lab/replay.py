@@ -7,7 +7,7 @@ a time, say) gives the steps that decoding it would have taken.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -40,6 +40,10 @@ class DraftModels:
     drafter: FactorisedDrafter | None = None
     weaver: Weaver | None = None
     autoregressive: AutoregressiveDrafter | None = None
+
+    def at_temperature(self, temperature: float) -> "DraftModels":
+        """These, with the Weaver told that the target samples at ``temperature`` (0: greedy)."""
+        return self if self.weaver is None else replace(self, weaver=self.weaver.for_temperature(temperature))
 
 
 @dataclass(frozen=True, slots=True)

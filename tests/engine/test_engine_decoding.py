@@ -116,15 +116,18 @@ def test_other_ways_to_compute_give_the_same_step(changes: dict[str, Any]) -> No
     assert torch.equal(engines[1].grown.tokens, engines[0].grown.tokens)
 
 
-def test_a_llama_with_a_rotary_weaver_decodes_alike() -> None:
-    target = tiny_target("llama-grouped")
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("form", [{"positions": "rotary", "mlp": "swiglu"}, {"sees_temperature": True}], ids=str)
+def test_a_llama_with_another_weaver_decodes_alike(form: dict[str, Any], temperature: float) -> None:
+    target, sampling = tiny_target("llama-grouped"), SamplingConfig(temperature)
     drafter = drafter_for(target)
-    weaver = weaver_for(target, positions="rotary", mlp="swiglu", layers=2)
+    weaver = weaver_for(target, layers=2, **form)
     tree = TreeConfig(budget=9, children=4, width=2, pool_size=20)
-    engine = Engine(EngineModels(target, drafter, weaver), EngineConfig("tfm", tree, capacity=128))
+    config = EngineConfig("tfm", tree, capacity=128, sampling=sampling)
+    engine = Engine(EngineModels(target, drafter, weaver), config)
     engine.start([[5, 3, 9, 2]])
-    speculator = make_speculator("tfm", drafter, weaver, GREEDY)
-    session = DecodeSession(target, speculator, [5, 3, 9, 2], DecodeConfig(64, tree=tree))
+    speculator = make_speculator("tfm", drafter, weaver, sampling)
+    session = DecodeSession(target, speculator, [5, 3, 9, 2], DecodeConfig(64, sampling, tree))
     for _ in range(3):
         engine.step()
         tree_of_step = session.step().tree

@@ -79,6 +79,68 @@ def test_a_weaver_can_do_without_the_targets_hidden_state() -> None:
     assert not torch.allclose(root_proposal(True, hidden), root_proposal(True, -hidden), atol=1e-6)
 
 
+def warm_weaver(target: TargetModel, **changes: Any) -> Weaver:
+    """A Weaver that sees temperatures, and says something else at each."""
+    weaver = weaver_for(target, sees_temperature=True, **changes)
+    assert weaver.temperature_emb is not None
+    with torch.no_grad():
+        weaver.temperature_emb.normal_(0.0, 1.0, generator=torch.Generator().manual_seed(3))
+    return weaver
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_weaver_told_a_temperature_says_what_it_was_trained_to_say_at_it(layers: int) -> None:
+    target = tiny_target()
+    weaver = warm_weaver(target, layers=layers)
+    marginals, hidden = step_inputs(target)
+    tokens = torch.tensor([[TREE[node].token for node in (0, 1, 3, 4)]])
+    pool = marginals.pool(20)
+    said: list[torch.Tensor] = []
+    for temperature in (0.0, 0.3, 1.0, 1.7):
+        fixed = weaver.for_temperature(temperature)
+        session = WeaverSession(fixed, target, marginals, hidden, pool_size=20)
+        found = [session.expand([node])[0].log_probs for node in (TREE[0], TREE[1], TREE[3], TREE[4])]
+        read_outs = weaver(
+            hidden[None], marginals.hidden[None], target.model.embed_tokens(tokens), torch.tensor([temperature])
+        )
+        for depth, log_probs in enumerate(found):
+            logits = pool.logits[depth] + target.head_weight[pool.tokens[depth]] @ read_outs[0, depth]
+            assert torch.allclose(log_probs, torch.log_softmax(logits, dim=-1), atol=1e-10, rtol=0.0)
+        said.append(torch.stack(found))
+    assert not torch.allclose(said[0], said[1], atol=1e-3)
+    assert not torch.allclose(said[1], said[2], atol=1e-3)
+    assert torch.equal(said[2], said[3])
+
+
+def test_a_weaver_that_sees_temperatures_wants_to_be_told_one() -> None:
+    target = tiny_target()
+    weaver = warm_weaver(target)
+    marginals, hidden = step_inputs(target)
+    with pytest.raises(ValueError, match=r"this Weaver knows temperatures: take models.at_temperature"):
+        WeaverSession(weaver, target, marginals, hidden, 20)
+    with pytest.raises(ValueError, match=r"this Weaver knows temperatures"):
+        weaver(hidden[None], marginals.hidden[None], target.model.embed_tokens(torch.tensor([[5]])))
+    with pytest.raises(ValueError, match=r"temperature must be 0 or more, got -0\.5"):
+        weaver.for_temperature(-0.5)
+    with pytest.raises(ValueError, match="needs learned positions"):
+        WeaverConfig(48, 32, 1, 2, 24, positions="rotary", sees_temperature=True)
+    plain = weaver_for(target)
+    assert plain.for_temperature(0.3) is plain
+
+
+def test_telling_a_weaver_the_temperature_leaves_it_and_its_weights_as_they_are() -> None:
+    target = tiny_target()
+    weaver = warm_weaver(target)
+    before = {name: tensor.clone() for name, tensor in weaver.state_dict().items()}
+    fixed = weaver.for_temperature(0.0)
+    assert weaver.config.sees_temperature
+    assert not fixed.config.sees_temperature
+    assert "temperature_emb" not in fixed.state_dict()
+    assert fixed.token_in.weight is weaver.token_in.weight
+    assert before.keys() == weaver.state_dict().keys()
+    assert all(torch.equal(before[name], tensor) for name, tensor in weaver.state_dict().items())
+
+
 def test_a_node_depends_on_its_ancestors_and_not_on_its_siblings() -> None:
     target = tiny_target()
     weaver = weaver_for(target)

@@ -42,6 +42,15 @@ def test_a_second_round_trains_models_of_the_same_shape() -> None:
     assert second.text.seed != first.text.seed
 
 
+def test_a_third_round_goes_on_with_the_weaver_of_the_second_and_tells_it_the_temperature() -> None:
+    second, third = load_recipe("smollm2_more"), load_recipe("smollm2_weaver")
+    assert third.weaver.sees_temperature
+    known = replace(third.weaver, sees_temperature=False, layers=second.weaver.layers, fit=second.weaver.fit)
+    assert known == second.weaver
+    assert third.drafter == replace(second.drafter, fit=third.drafter.fit)
+    assert third.text.seed not in (second.text.seed, load_recipe("smollm2").text.seed)
+
+
 def test_the_recipe_for_smollm2_fits_its_shape() -> None:
     recipe = load_recipe("smollm2")
     assert recipe.fetched == "smollm2"
@@ -56,7 +65,13 @@ def test_the_recipe_for_smollm2_fits_its_shape() -> None:
 
 
 def test_there_is_no_other_shipped_recipe() -> None:
-    assert sorted(path.stem for path in SHIPPED.glob("*")) == ["hybrid", "smollm2", "smollm2_more", "tiny"]
+    assert sorted(path.stem for path in SHIPPED.glob("*")) == [
+        "hybrid",
+        "smollm2",
+        "smollm2_more",
+        "smollm2_weaver",
+        "tiny",
+    ]
 
 
 def test_a_recipe_can_be_any_file(tmp_path: Path) -> None:
@@ -124,7 +139,7 @@ def test_a_table_cannot_be_a_number(tmp_path: Path) -> None:
 def test_an_unknown_recipe_is_refused(name: str) -> None:
     with pytest.raises(
         ValueError,
-        match=rf"there is no recipe '{name}'; use one of hybrid, smollm2, smollm2_more, tiny, or the path of",
+        match=rf"there is no recipe '{name}'; use one of hybrid, smollm2, smollm2_more, smollm2_weaver, tiny, or the",
     ):
         load_recipe(name)
 

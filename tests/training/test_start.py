@@ -2,13 +2,17 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from models.small import tiny_target, weaver_for
 from safetensors.torch import load_file
 from training.tiny import STAGES, prepared, short_recipe, with_fit
 
 from tfm_lab.bundle import load_bundle
+from tfm_lab.models.weaver import WeaverBlock
+from tfm_lab.training.initialise import new_weaver, take_over
 from tfm_lab.training.pipeline import Work, fork
 
 PARTS = ("drafter", "weaver", "autoregressive")
@@ -36,10 +40,39 @@ def test_a_bundle_without_the_part_or_of_another_shape_is_refused(tiny_work: Pat
     recipe = short_recipe()
     shape = getattr(recipe, part)
     assert shape is not None
-    wider = replace(recipe, **{part: replace(shape, layers=shape.layers + 1)})
+    changed = {"mlp_width": 2 * recipe.weaver.mlp_width} if part == "weaver" else {"layers": shape.layers + 1}
+    other = replace(recipe, **{part: replace(shape, **changed)})
     with pytest.raises(ValueError, match="another shape than the recipe asks for: start from fresh weights"):
-        STAGES[part](Work(folder, start=tiny_work / "model"), wider)
+        STAGES[part](Work(folder, start=tiny_work / "model"), other)
     assert not (folder / "model" / part).exists()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0])
+def test_a_weaver_with_more_blocks_and_temperatures_starts_as_the_one_it_comes_from(temperature: float):
+    target = tiny_target()
+    known = weaver_for(target)
+    grown = new_weaver(replace(known.config, layers=3, sees_temperature=True), target, seed=5).double()
+    assert take_over(grown, known)
+    generator = torch.Generator().manual_seed(1)
+    inputs = [torch.randn(4, *shape, 48, generator=generator, dtype=torch.float64) for shape in ((), (7,), (5,))]
+    wanted = known(*inputs)
+    assert torch.allclose(grown(*inputs, torch.full((4,), temperature)), wanted, atol=1e-12, rtol=0.0)
+    assert torch.allclose(grown.for_temperature(temperature)(*inputs), wanted, atol=1e-12, rtol=0.0)
+    grown(*inputs, torch.full((4,), temperature)).sum().backward()
+    last = grown.blocks[2]
+    assert isinstance(last, WeaverBlock)
+    assert float(last.o_proj.weight.grad.abs().max()) > 0.0  # pyright: ignore[reportOptionalMemberAccess]
+    assert float(last.fc2.weight.grad.abs().max()) > 0.0  # pyright: ignore[reportOptionalMemberAccess]
+
+
+@pytest.mark.parametrize("change", [{"layers": 1}, {"sees_temperature": False}, {"mlp_width": 8}, {"pool_size": 4}])
+def test_a_weaver_takes_over_nothing_from_one_that_has_more(change: dict[str, Any]):
+    target = tiny_target()
+    known = weaver_for(target, layers=2, sees_temperature=True)
+    model = new_weaver(replace(known.config, **change), target, seed=5).double()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert not take_over(model, known)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
 def test_a_fork_trains_another_weaver_on_the_same_texts(tiny_work: Path, tmp_path: Path):

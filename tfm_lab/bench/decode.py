@@ -107,6 +107,7 @@ def bench_decode(
 
 def bench_building(bundle: Bundle, context: Context, budget: int, repeats: int = 50) -> dict[str, Spread]:
     """Time of tree building without the models: builders fed with marginals and conditionals computed beforehand."""
+    bundle = bundle.at_temperature(0.0)
     target, drafter = bundle.target, bundle.drafter
     prefilled = target.prefill(bundle.encode(context.prompt), drafter.config.tap_layers)
     draft_context = drafter.extend_context(drafter.empty_context(), prefilled.taps)

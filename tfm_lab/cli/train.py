@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def command() -> None:
     """Train a target, then a drafter and a Weaver for it, on text that the target wrote.
 
-    The stages share one work folder and one recipe (a TOML file; shipped are hybrid, smollm2, smollm2_more and tiny).
-    Training can be broken off at any time; the same command goes on from the last checkpoint and ends with the same
-    weights.
+    The stages share one work folder and one recipe (a TOML file; shipped are hybrid, smollm2, smollm2_more,
+    smollm2_weaver and tiny). Training can be broken off at any time; the same command goes on from the last checkpoint
+    and ends with the same weights.
 
     \b
     Examples: the whole way, as a trial of a minute on a CPU

@@ -66,10 +66,11 @@ class Engine:
             if config.method == "ddtree":
                 self._best_first = fusing(BestFirst(config.tree.budget, depth, device).grow)
             if config.method == "tfm" and models.weaver is not None:
-                tree, tables = config.tree, folded(models.weaver, target) if config.folds else None
+                weaver = models.weaver.for_temperature(config.sampling.temperature)
+                tree, tables = config.tree, folded(weaver, target) if config.folds else None
                 pool = min(tree.pool_size, target.config.vocab_size)
                 self.weaving = Weaving(
-                    models.weaver, target, batch, tree.budget, tree.expand_width, min(tree.children, pool), pool,
+                    weaver, target, batch, tree.budget, tree.expand_width, min(tree.children, pool), pool,
                     depth, drafts, tables, fusing, by_kernels=config.weaving == "triton",
                 )  # fmt: skip
         self._depth_first, self._tree_mask, self._walk = fusing(depth_first), fusing(tree_mask), fusing(walk)

@@ -91,6 +91,7 @@ def measure_ceiling(
         raise ValueError(
             f"a prompt of {longest} tokens leaves no room for {written + depth} more in a context of {room}"
         )
+    bundle = bundle.at_temperature(1.0)
     generator = torch.Generator(bundle.target.device).manual_seed(seed)
     rows: dict[str, list[list[float]]] = {}
     for index, context in enumerate(_to_anchors(bundle, prompts, written, generator)):

@@ -94,6 +94,7 @@ class Counter:
         texts = [tuple(context.tokens(bundle)[: plan.prompt]) for context in contexts]
         if len(texts) < plan.places or min(map(len, texts)) < 2:
             raise ValueError(f"there are no {plan.places} held-out texts of 2 tokens or more; ask for fewer places")
+        bundle = bundle.at_temperature(plan.sampling.temperature)
         self._bundle, self._plan, self._texts = bundle, plan, texts
         laws = [plain_laws(bundle.target, text, [()], plan.sampling) for text in texts]
         self.classes = Classes.by_frequency(torch.cat(laws), plan.classes)

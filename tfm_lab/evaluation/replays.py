@@ -195,6 +195,7 @@ def _replay_batch(
                 key = noise_key(evaluation.seed, prompt.tokens) if setting.shared_noise else None
                 text = Text((*prompt.tokens, *written), len(prompt.tokens), evaluation.max_new_tokens, key)
                 chosen.append((index, text))
+    bundle = bundle.at_temperature(setting.temperature)
     models = DraftModels(bundle.target, bundle.drafter, bundle.weaver, bundle.autoregressive)
     foreseen = setting.temperature if setting.shared_noise else None
     texts_only = [text for _, text in chosen]

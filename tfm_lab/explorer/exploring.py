@@ -57,6 +57,7 @@ def explore(
     """
     prompt = prompt_tokens(settings, models)
     config = settings.config(models.target.config.stop_tokens)
+    models = models.at_temperature(config.sampling.temperature)
     speculator = make_speculator(settings.method, models.drafter, models.weaver, config.sampling)
     session = DecodeSession(models.target, speculator, prompt, config)
     steps: list[DecodeStep] = []

@@ -152,9 +152,11 @@ class Leaking(Weaver):
         nn.Module.__init__(self)  # no weights of its own
         self.config, self.weaver, self._shifted = weaver.config, weaver, shifted
 
-    def forward(self, target_hidden: Tensor, drafter_hidden: Tensor, path_embedded: Tensor) -> Tensor:
+    def forward(
+        self, target_hidden: Tensor, drafter_hidden: Tensor, path_embedded: Tensor, temperatures: Tensor | None = None
+    ) -> Tensor:
         """Read-outs along the paths, from the shifted tokens in place of ``path_embedded``."""
-        return self.weaver(target_hidden, drafter_hidden, self._shifted)
+        return self.weaver(target_hidden, drafter_hidden, self._shifted, temperatures)
 
 
 def leaky_pool_scores(

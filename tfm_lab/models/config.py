@@ -303,6 +303,7 @@ class WeaverConfig:
         mlp: ``gelu`` or ``swiglu``.
         pool_size: candidate tokens per depth (K).
         sees_target: whether the prefix carries the target's hidden state; zeros stand in its place otherwise.
+        sees_temperature: whether it knows the temperature that the target samples at; then it needs learned positions.
     """
 
     target_width: int
@@ -317,6 +318,7 @@ class WeaverConfig:
     norm_epsilon: float = 1e-6
     rope_theta: float = 10000.0
     sees_target: bool = True
+    sees_temperature: bool = False
 
     def __post_init__(self) -> None:
         if self.attention_heads < 1 or self.width % self.attention_heads or (self.width // self.attention_heads) % 2:
@@ -327,6 +329,8 @@ class WeaverConfig:
             raise ValueError(f"positions must be 'learned' or 'rotary', got {self.positions!r}")
         if self.mlp not in ("gelu", "swiglu"):
             raise ValueError(f"mlp must be 'gelu' or 'swiglu', got {self.mlp!r}")
+        if self.sees_temperature and self.positions != "learned":
+            raise ValueError("a Weaver that sees the temperature needs learned positions")
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any]) -> "WeaverConfig":
@@ -349,6 +353,7 @@ class WeaverConfig:
             norm_epsilon=positive_number(config, "norm_epsilon", 1e-6),
             rope_theta=positive_number(config, "rope_theta", 10000.0),
             sees_target=truth_value(config, "sees_target", True),
+            sees_temperature=truth_value(config, "sees_temperature", False),
         )
 
     @property

@@ -8,9 +8,15 @@ multiplied with the target's own head rows of the candidate pool and added to th
 
 so a Weaver whose read-out is zero is exactly the drafter restricted to its pool. Tokens outside the pool have
 probability zero. Parameter names are those of the published checkpoint.
+
+What a target will say depends on the temperature it samples at: at 0 its most probable token is certain. A Weaver may
+know the temperature, as offsets of its position table: one table for greedy texts, one for temperature 1 and above,
+mixed in between. :meth:`Weaver.for_temperature` adds them up, and what it returns is a Weaver like any other.
 """
 
+import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -80,6 +86,8 @@ class Weaver(Packable):
         self.token_in = nn.Linear(config.target_width, config.width)
         self.proposal_in = nn.Linear(config.target_width, config.width)
         self.pos_emb = nn.Parameter(torch.randn(config.max_depth, config.width) * 0.02) if self.has_table else None
+        offsets = torch.zeros(2, config.max_depth, config.width)
+        self.temperature_emb = nn.Parameter(offsets) if config.sees_temperature else None
         self.blocks = nn.ModuleList(WeaverBlock(config) for _ in range(config.layers))
         self.out_norm = RMSNorm(config.width, config.norm_epsilon, bias=True)
         self.lm_head_query_in = nn.Linear(config.width, config.target_width, bias=False)
@@ -105,18 +113,57 @@ class Weaver(Packable):
         """Identity of config and weights."""
         return fingerprint(self, self.config)
 
+    def for_temperature(self, temperature: float) -> "Weaver":
+        """This Weaver for targets that sample at ``temperature`` (0: greedy); itself if it does not see temperatures.
+
+        Raises:
+            ValueError: if the temperature is negative.
+        """
+        if temperature < 0.0:
+            raise ValueError(f"temperature must be 0 or more, got {temperature}")
+        if self.temperature_emb is None or self.pos_emb is None:
+            return self
+        fixed = copy.copy(self)
+        offset = self._offsets(torch.tensor([temperature], device=self.pos_emb.device))[0]
+        table = nn.Parameter((self.pos_emb + offset).detach(), requires_grad=False)
+        fixed._parameters = self._parameters | {"pos_emb": table, "temperature_emb": None}  # the copy's own table
+        fixed.config = replace(self.config, sees_temperature=False)
+        return fixed
+
+    def _offsets(self, temperatures: Float[Tensor, " batch"]) -> Float[Tensor, "batch depth width"]:
+        """What a Weaver that sees temperatures adds to its position table."""
+        assert self.temperature_emb is not None
+        greedy, sampled = self.temperature_emb
+        share = temperatures.clamp(0.0, 1.0).to(greedy.dtype)[:, None, None]
+        return greedy + share * (sampled - greedy)
+
     def prefix_tokens(
-        self, target_hidden: Float[Tensor, "batch channels"], drafter_hidden: Float[Tensor, "batch drafts channels"]
+        self,
+        target_hidden: Float[Tensor, "batch channels"],
+        drafter_hidden: Float[Tensor, "batch drafts channels"],
+        offsets: Float[Tensor, "batch depth width"] | None = None,
     ) -> Float[Tensor, "batch prefix width"]:
         """Inputs of the prefix: the target's hidden state that produced the root, then the drafter's, by depth.
 
         Drafts beyond the Weaver's own depth are left out.
+
+        Args:
+            offsets: of the position table, by the temperature of each row, in training.
+
+        Raises:
+            ValueError: if this Weaver sees temperatures and is not told any.
         """
+        if self.config.sees_temperature and offsets is None:
+            raise ValueError(
+                "this Weaver knows temperatures: take models.at_temperature(...) of a bundle, or "
+                "weaver.for_temperature(...)"
+            )
         first = target_hidden if self.config.sees_target else torch.zeros_like(target_hidden)
         hidden = torch.cat([first.unsqueeze(1), drafter_hidden[:, : self.config.max_depth]], dim=1)
         prefix = product(self.output_norm(hidden), self._packed_proposal, self.proposal_in)
         if self.pos_emb is not None:
-            prefix = prefix + F.pad(self.pos_emb[: hidden.shape[1] - 1], (0, 0, 1, 0))
+            table = self.pos_emb if offsets is None else self.pos_emb + offsets
+            prefix = prefix + F.pad(table[..., : hidden.shape[1] - 1, :], (0, 0, 1, 0))
         return prefix
 
     def node_tokens(
@@ -169,12 +216,23 @@ class Weaver(Packable):
         target_hidden: Float[Tensor, "batch channels"],
         drafter_hidden: Float[Tensor, "batch drafts channels"],
         path_embedded: Float[Tensor, "batch depth channels"],
+        temperatures: Float[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch depth channels"]:
-        """Read-outs along one path per row (root first), teacher-forced. Differentiable."""
+        """Read-outs along one path per row (root first), teacher-forced. Differentiable.
+
+        Args:
+            temperatures: that the target samples at, for a Weaver that sees them.
+
+        Raises:
+            ValueError: if this Weaver sees temperatures and is not told any.
+        """
         depth, prefix = path_embedded.shape[1], min(drafter_hidden.shape[1], self.config.max_depth) + 1
         depths = torch.arange(depth, device=path_embedded.device)
+        offsets = self._offsets(temperatures) if self.config.sees_temperature and temperatures is not None else None
         nodes = self.node_tokens(path_embedded, depths)
-        x = torch.cat([self.prefix_tokens(target_hidden, drafter_hidden), nodes], dim=1)
+        if offsets is not None:
+            nodes = nodes + offsets[:, depths.clamp_max(self.config.max_depth - 1)]
+        x = torch.cat([self.prefix_tokens(target_hidden, drafter_hidden, offsets), nodes], dim=1)
         positions = torch.cat([torch.arange(prefix, device=x.device), depths + 1])
         visible = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
         return self.run(x, self.rotary(positions, x.dtype), visible[None])[0][:, prefix:]

@@ -1,6 +1,7 @@
 """Starting weights."""
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -11,7 +12,7 @@ from tfm_lab.models.context_drafter import ContextDrafter
 from tfm_lab.models.delta_net import GatedDeltaNet
 from tfm_lab.models.drafter import FactorisedDrafter
 from tfm_lab.models.target import TargetModel
-from tfm_lab.models.weaver import Weaver
+from tfm_lab.models.weaver import Weaver, WeaverBlock
 
 DEPTH_SCALED = ("o_proj.weight", "down_proj.weight", "out_proj.weight")
 SHORTEST_STEP, LONGEST_STEP = 1e-3, 1e-1
@@ -63,6 +64,28 @@ def new_weaver(config: WeaverConfig, target: TargetModel, seed: int) -> Weaver:
         if model.pos_emb is not None:
             model.pos_emb.normal_(0.0, 0.02, generator=generator)
     return model
+
+
+@torch.no_grad()
+def take_over(model: Weaver, known: Weaver) -> bool:
+    """Give a fresh Weaver the weights of one that has perhaps fewer blocks, or sees no temperatures.
+
+    Blocks beyond those start with outputs of zero and offsets for temperatures as zero, so that both say the same.
+
+    Returns:
+        False, with nothing done, if the shapes differ in any other way.
+    """
+    blocks, sees = min(known.config.layers, model.config.layers), model.config.sees_temperature
+    if replace(known.config, layers=blocks, sees_temperature=sees) != replace(model.config, layers=blocks):
+        return False
+    if known.config.layers > model.config.layers or (known.config.sees_temperature and not sees):
+        return False
+    model.load_state_dict(known.state_dict(), strict=False)
+    for block in list(model.blocks)[blocks:]:
+        assert isinstance(block, WeaverBlock)
+        for output in (block.o_proj.weight, block.fc2.weight, block.fc2.bias):
+            output.zero_()
+    return True
 
 
 def _start_drafter(model: ContextDrafter, target: TargetModel, seed: int) -> None:

@@ -35,7 +35,7 @@ from tfm_lab.training.corpus import Document, sources, split
 from tfm_lab.training.data import joined_texts, load_packed, load_written, pack, save_packed, save_written
 from tfm_lab.training.distributed import gathered, process_count, process_rank
 from tfm_lab.training.fit import FitConfig, Progress, Task, fit
-from tfm_lab.training.initialise import new_autoregressive, new_drafter, new_target, new_weaver
+from tfm_lab.training.initialise import new_autoregressive, new_drafter, new_target, new_weaver, take_over
 from tfm_lab.training.labels import LAW
 from tfm_lab.training.prompts import READERS, load_prompts, save_prompts
 from tfm_lab.training.recipe import CorpusRecipe, DrafterRecipe, Recipe, TargetRecipe, WeaverRecipe
@@ -201,7 +201,7 @@ def train_weaver(work: Work, recipe: Recipe) -> bool:
     target, shape = _target(work, recipe).target, recipe.weaver
     drafter = load_drafter(_finished(work, "drafter"), target)
     model = new_weaver(shape.config(target.config, drafter.config.draft_depth), target, shape.fit.seed).to(work.device)
-    _start(work, "weaver", model, target, load_weaver)
+    _start(work, "weaver", model, target, load_weaver, take_over)
     data = _block_data(work, target, shape, shape.fit.seed + 1, drafter.config.block_size, recipe)
     run = work.compiled(pool_scores, shape)
     task = WeaverTask(model, drafter, data, shape.eta, shape.objective, run=run)
@@ -235,6 +235,14 @@ def train_autoregressive(work: Work, recipe: Recipe) -> bool:
     return True
 
 
+def _same(model: Any, known: Any) -> bool:
+    """Give ``model`` the weights of one of the very same shape."""
+    if known.config != model.config:
+        return False
+    model.load_state_dict(known.state_dict())
+    return True
+
+
 def fork(source: Path, folder: Path) -> list[str]:
     """A new work folder with the texts, the target and the drafter of another, to train the rest in another way.
 
@@ -258,17 +266,21 @@ def fork(source: Path, folder: Path) -> list[str]:
     return copied
 
 
-def _start(work: Work, part: str, model: Any, target: TargetModel, load: Callable[..., Any]) -> None:
-    """Give a fresh model the weights of the bundle to start from, if there is one."""
+def _start(
+    work: Work, part: str, model: Any, target: TargetModel, load: Callable[..., Any], take: Callable[..., bool] = _same
+) -> None:
+    """Give a fresh model the weights of the bundle to start from, if there is one.
+
+    Args:
+        take: gives them to it and says whether their shapes allow it.
+    """
     if work.start is None:
         return
     folder = work.start / part
     if not folder.is_dir():
         raise ValueError(f"{work.start} has no {part} to start from: name the folder of a bundle that holds one")
-    known = load(folder, target)
-    if known.config != model.config:
+    if not take(model, load(folder, target)):
         raise ValueError(f"the {part} in {folder} has another shape than the recipe asks for: start from fresh weights")
-    model.load_state_dict(known.state_dict())
 
 
 def _own_target(recipe: Recipe) -> tuple[CorpusRecipe, TargetRecipe]:

@@ -178,6 +178,8 @@ class WeaverRecipe:
     """Shape of a Weaver and how to train it.
 
     Attributes:
+        sees_target, sees_temperature: what the Weaver knows besides the drafter's block. One that sees temperatures
+            learns the target's laws at the temperatures of the texts, otherwise they are those of temperature 1.
         compile: training steps run through torch.compile on a GPU.
     """
 
@@ -194,6 +196,7 @@ class WeaverRecipe:
     eta: float = 3.0
     objective: str = "lk"
     sees_target: bool = True
+    sees_temperature: bool = False
     compile: bool = False
 
     def __post_init__(self) -> None:
@@ -213,6 +216,7 @@ class WeaverRecipe:
             positions=self.positions,
             mlp=self.mlp,
             sees_target=self.sees_target,
+            sees_temperature=self.sees_temperature,
         )
 
 

@@ -257,24 +257,45 @@ def pool_scores(
     weaver: Weaver,
     tokens: Int[Tensor, "batch tokens"],
     anchors: Int[Tensor, "batch blocks"],
+    temperatures: Float[Tensor, " batch"] | None = None,
 ) -> PoolScores:
-    """What target, drafter and Weaver say on the pools below every anchor, teacher-forced along the text."""
+    """What target, drafter and Weaver say on the pools below every anchor, teacher-forced along the text.
+
+    Args:
+        temperatures: at which the texts were written, which the Weaver is told and the target's laws are then those of
+            (at 0: the text's own token). Without it all laws are those of temperature 1.
+    """
     depth, rows = weaver.config.max_depth, anchors.numel()
+    of_paths = None if temperatures is None else temperatures.repeat_interleave(anchors.shape[1])
     with mixed_precision(target.device):
         with torch.no_grad():
             features = target.features(tokens, drafter.config.tap_layers)
             blocks = drafter.pack_blocks(tokens, anchors, target)
             drafter_hidden = drafter(features.taps, blocks).reshape(rows, depth, -1)
-            drafter_logits, pool = target.logits(drafter_hidden).topk(weaver.config.pool_size, dim=-1)
+            drafter_logits, pool = target.logits(drafter_hidden).topk(weaver.config.pool_size, dim=-1, sorted=False)
+            is_next = pool == gather_after(tokens, anchors, depth).reshape(rows, depth, 1)
             path = gather_after(tokens, anchors - 1, depth).reshape(rows, depth)
             path_hidden = _gather_rows(features.hidden, anchors, depth).reshape(rows, depth, -1)
             before = features.hidden.gather(1, (anchors - 1).unsqueeze(-1).expand(-1, -1, path_hidden.shape[-1]))
-            target_probabilities = target.logits(path_hidden).float().softmax(-1).gather(-1, pool)
+            target_probabilities = _on_pool(at_least_float32(target.logits(path_hidden)), pool, is_next, of_paths)
             embedded = target.model.embed_tokens(path)
-        read_outs = weaver(before.flatten(0, 1), drafter_hidden, embedded)
+        read_outs = weaver(before.flatten(0, 1), drafter_hidden, embedded, of_paths)
         residual = target.logits(read_outs.contiguous()).gather(-1, pool)
-    is_next = pool == gather_after(tokens, anchors, depth).reshape(rows, depth, 1)
     return PoolScores(target_probabilities, drafter_logits, residual, is_next)
+
+
+def _on_pool(
+    logits: Float[Tensor, "paths depth vocab"],
+    pool: Int[Tensor, "paths depth pool"],
+    is_next: Bool[Tensor, "paths depth pool"],
+    temperatures: Float[Tensor, " paths"] | None,
+) -> Float[Tensor, "paths depth pool"]:
+    """The target's probabilities of the candidates."""
+    if temperatures is None:
+        return logits.softmax(-1).gather(-1, pool)
+    is_sampled = (temperatures > 0.0)[:, None, None]
+    scaled = logits / torch.where(is_sampled, temperatures[:, None, None], 1.0)
+    return torch.where(is_sampled, scaled.softmax(-1).gather(-1, pool), is_next.to(logits.dtype))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -295,8 +316,13 @@ class WeaverTask:
     evaluation_batches: int = 2
     run: Callable[..., PoolScores] = pool_scores
 
+    def __post_init__(self) -> None:
+        if self.model.config.sees_temperature:
+            self.data.temperatures(0)
+            self.data.temperatures(0, held_out=True)
+
     def loss(self, step: int) -> tuple[Tensor, Mapping[str, Tensor]]:
-        woven = self.run(self.data.target, self.drafter, self.model, *self.data.texts(step)).compare()
+        woven = self.run(self.data.target, self.drafter, self.model, *self._batch(step)).compare()
         level = mean_over_processes(woven.acceptance.flatten(0, -2).mean(0))
         return WEAVER_LOSSES[self.objective](woven, self.eta, level), _by_depth("acceptance", woven.acceptance.detach())
 
@@ -305,7 +331,8 @@ class WeaverTask:
         """Held-out loss, pool mass, expected acceptance by depth of Weaver and bare marginals, and decodes' MAL."""
         sums: dict[str, float] = {}
         for index in range(self.evaluation_batches):
-            scores = pool_scores(self.data.target, self.drafter, self.model, *self.data.texts(index, held_out=True))
+            batch = self._batch(index, held_out=True)
+            scores = pool_scores(self.data.target, self.drafter, self.model, *batch)
             woven, marginal = scores.compare(), scores.compare(with_weaver=False)
             figures = _by_depth("held_out.weaver", woven.acceptance)
             figures |= _by_depth("held_out.marginal", marginal.acceptance)
@@ -315,6 +342,13 @@ class WeaverTask:
                 sums[name] = sums.get(name, 0.0) + figure.item() / self.evaluation_batches
         models = DraftModels(self.data.target, self.drafter, self.model)
         return sums | _decoded(models, ("chain", "ddtree", "tfm"), self.data, self.model.config.pool_size)
+
+    def _batch(self, step: int, *, held_out: bool = False) -> tuple[Tensor, ...]:
+        """Texts and anchors; the texts' temperatures as well for a Weaver that sees them."""
+        batch = self.data.texts(step, held_out=held_out)
+        if not self.model.config.sees_temperature:
+            return batch
+        return (*batch, self.data.temperatures(step, held_out=held_out))
 
 
 def gather_after(
@@ -326,13 +360,29 @@ def gather_after(
 
 
 def _decoded(models: DraftModels, methods: Sequence[str], data: BlockData, pool_size: int = 512) -> Metrics:
-    """Mean accepted length of fixed trees on the held-out slice, text by text as in decoding."""
+    """Mean accepted length of fixed trees on the held-out slice, text by text as in decoding.
+
+    Where the texts know their temperatures, a Weaver is told them, and greedy texts have a figure of their own.
+    """
     texts, config = data.held_out_texts(), TreeConfig(budget=REPLAYED_BUDGET, pool_size=pool_size)
+    known = data.held_out.temperatures
+    groups = [(None, texts)] if known is None else _by_temperature(texts, known[: len(texts)].tolist())
     metrics: Metrics = {}
     for method in methods:
-        steps = [step for text in replay(models, texts, method, config) for step in text]
-        metrics[f"held_out.decoded_mal.{method}"] = sum(step.committed for step in steps) / len(steps)
+        name, committed = f"held_out.decoded_mal.{method}", []
+        for temperature, group in groups:
+            told = models if temperature is None else models.at_temperature(temperature)
+            steps = [step.committed for text in replay(told, group, method, config) for step in text]
+            committed += steps
+            if temperature == 0.0:
+                metrics[f"{name}@T0"] = sum(steps) / len(steps)
+        metrics[name] = sum(committed) / len(committed)
     return metrics
+
+
+def _by_temperature(texts: Sequence[Text], temperatures: Sequence[float]) -> list[tuple[float | None, list[Text]]]:
+    pairs = list(zip(temperatures, texts, strict=True))
+    return [(wanted, [text for found, text in pairs if found == wanted]) for wanted in sorted(set(temperatures))]
 
 
 def _gather_rows(hidden: Float[Tensor, "batch tokens channels"], anchors: Tensor, count: int) -> Tensor:
