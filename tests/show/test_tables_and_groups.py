@@ -1,11 +1,14 @@
 """Grouped bars, heat maps, and the switch between pictures."""
 
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
 
-from tfm_lab.show import HeatCell, Picture, PictureSwitch, grouped_picture, heat_map_picture
+from tfm_lab.show import HeatCell, Picture, PictureSwitch, grouped_picture, heat_map_picture, style
+from tfm_lab.show.charts import lines_svg
 from tfm_lab.show.picture import PLOTLY
+from tfm_lab.show.scale import decades
 
 SVG = "{http://www.w3.org/2000/svg}"
 SERIES = {"target": {"a": 0.5, "<b>": 0.25}, "other": {"a": 0.1, "<b>": 0.0}}
@@ -92,3 +95,27 @@ def test_a_switch_makes_each_picture_once_and_only_when_asked() -> None:
         switch.choose("z")
     with pytest.raises(ValueError, match="at least one picture"):
         PictureSwitch({}, "show")
+
+
+@pytest.mark.parametrize(
+    ("smallest", "largest", "marks"),
+    [(3.4, 46.0, [2, 5, 10, 20, 50]), (0.02, 0.05, [0.02, 0.05]), (7.0, 7.0, [5, 10]), (1.0, 1.0, [1, 2])],
+)
+def test_decades_enclose_their_values(smallest: float, largest: float, marks: list[float]) -> None:
+    assert decades(smallest, largest) == pytest.approx(marks)
+
+
+def test_a_logarithmic_axis_gives_equal_ratios_equal_room_and_every_curve_a_name_of_its_own() -> None:
+    curves = {"slow": {1.0: 10.0, 2.0: 100.0, 3.0: 1000.0}, "fast": {1.0: 10.0, 2.0: 20.0}, "close": {1.0: 20.0}}
+    root = ElementTree.fromstring(lines_svg(curves, "Times", "nodes", "us", {"fast": style.BLUE}, logarithmic=True))
+    heights = [float(circle.get("cy", "nan")) for circle in root.iter(f"{SVG}circle")]
+    assert heights[0] - heights[1] == pytest.approx(heights[1] - heights[2], abs=0.11)
+    assert heights[3] == pytest.approx(heights[0])
+    names = {text.text: (text.get("x"), float(text.get("y", "nan"))) for text in root.iter(f"{SVG}text")}
+    columns = {names[name][0] for name in curves}
+    rows = sorted(names[name][1] for name in curves)
+    assert len(columns) == 1
+    assert min(lower - upper for upper, lower in pairwise(rows)) >= 13.9
+    assert "1,000" in names
+    with pytest.raises(ValueError, match="a logarithmic axis takes positive values, got 0"):
+        lines_svg({"none": {1.0: 0.0}}, "Times", "nodes", "us", logarithmic=True)

@@ -291,10 +291,11 @@ def _kernel_group(
 
 
 def _kernel_plot(results: "Results") -> str:
-    """Times of the first tree kind, batch and inputs by number of nodes, on a logarithmic scale of microseconds."""
-    from math import log10
+    """Times of the first tree kind, batch and inputs by number of nodes, on a logarithmic axis."""
+    from itertools import cycle
 
     from tfm_lab.show.charts import lines_svg
+    from tfm_lab.show.style import SERIES
 
     first = results[0][0]
     curves: dict[str, dict[float, float]] = {}
@@ -302,9 +303,10 @@ def _kernel_plot(results: "Results") -> str:
         if (setting.tree, setting.batch, setting.inputs) == (first.tree, first.batch, first.inputs):
             for m in group:
                 if m.time:
-                    curves.setdefault(m.variant, {})[setting.nodes] = max(0.0, log10(m.time.median))
+                    curves.setdefault(m.variant, {})[setting.nodes] = m.time.median
+    colours = dict(zip(curves, cycle(SERIES), strict=False))
     title = f"Tree verification: {first.tree} trees, batch {first.batch}, {first.inputs} inputs"
-    return lines_svg(curves, title, "nodes per tree", "log10 of microseconds per layer")
+    return lines_svg(curves, title, "nodes per tree", "microseconds per layer", colours, logarithmic=True)
 
 
 def _ticker(show: Callable[[int], None], total: int) -> Callable[[], None]:

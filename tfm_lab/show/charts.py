@@ -1,9 +1,10 @@
 """Bar and line charts as deterministic SVG: what a plotly figure looks like where plotly cannot run."""
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from tfm_lab.show.scale import ticks
+from tfm_lab.show.scale import decades, ticks
 from tfm_lab.show.style import INK, METHOD_COLOURS, PAPER, text_on_paper
 
 WIDTH, LEFT, RIGHT, TOP = 640.0, 150.0, 60.0, 40.0
@@ -33,28 +34,51 @@ def lines_svg(
     x_title: str,
     y_title: str,
     colours: Mapping[str, str] = METHOD_COLOURS,
+    *,
+    logarithmic: bool = False,
 ) -> str:
-    """Lines with markers; x is spaced evenly over the values that occur, y starts at zero."""
-    xs = sorted({x for points in curves.values() for x in points})
-    marks = ticks(max((y for points in curves.values() for y in points.values()), default=0.0))
-    top, left, bottom, height = marks[-1], 60.0, 280.0, 330.0
+    """Lines with markers; x is spaced evenly over the values that occur, y starts at zero.
+
+    Args:
+        logarithmic: equal ratios of y, which must be positive, are equally far apart. The picture is higher then, and
+            names stand in a column of their own, each with a thin line to the end of its curve.
+
+    Raises:
+        ValueError: if a value is not positive on a logarithmic axis.
+    """
+    xs, ys = (sorted({point[axis] for points in curves.values() for point in points.items()}) for axis in (0, 1))
+    logarithmic = logarithmic and bool(ys)
+    if logarithmic and ys[0] <= 0.0:
+        raise ValueError(f"a logarithmic axis takes positive values, got {ys[0]:g}")
+    marks = decades(ys[0], ys[-1]) if logarithmic else ticks(ys[-1] if ys else 0.0)
+    left, bottom, height = 60.0, 280.0 + 160.0 * logarithmic, 330.0 + 160.0 * logarithmic
     right = WIDTH - max(150.0, 24 + 7 * max(map(len, curves), default=0))
     place = {x: left + (right - left) * (i / max(1, len(xs) - 1)) for i, x in enumerate(xs)}
     told = "; ".join(f"{n}: {', '.join(f'{x:g} {y:.3g}' for x, y in p.items())}" for n, p in curves.items())
     parts = _open(title, x_title, height, f"{y_title} by {x_title}. {told}")
+
+    def level(y: float) -> float:
+        share = math.log(y / marks[0]) / math.log(marks[-1] / marks[0]) if logarithmic else y / marks[-1]
+        return bottom - (bottom - TOP) * share
+
     for mark in marks:
-        y = bottom - (bottom - TOP) * mark / top
+        y = level(mark)
         parts.append(f'<path d="M{left:.0f} {y:.1f} H{right:.0f}" stroke="{INK}" stroke-opacity="0.15"/>')
-        parts.append(f'<text x="{left - 6:.0f}" y="{y + 4:.1f}" text-anchor="end">{mark:.3g}</text>')
+        label = f"{mark:,.6g}" if logarithmic else f"{mark:.3g}"
+        parts.append(f'<text x="{left - 6:.0f}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
     for x, position in place.items():
         parts.append(f'<text x="{position:.1f}" y="{bottom + 18:.0f}" text-anchor="middle">{x:g}</text>')
     ends: dict[str, tuple[float, float]] = {}
     for index, (name, points) in enumerate(curves.items()):
-        spots = [(place[x], bottom - (bottom - TOP) * y / top) for x, y in points.items()]
+        spots = [(place[x], level(y)) for x, y in points.items()]
         parts += _line(spots, colours.get(name, INK), DASHES[index % len(DASHES)])
         ends[name] = spots[-1] if spots else (left, bottom)
-    for name, (x, y) in _apart(ends).items():
+    labels = _apart({name: (right, y) for name, (_, y) in ends.items()} if logarithmic else ends)
+    for name, (x, y) in labels.items():
         colour = text_on_paper(colours.get(name, INK))
+        if logarithmic:
+            leader = f"M{ends[name][0] + 4:.1f} {ends[name][1]:.1f} L{x + 8:.1f} {y:.1f}"
+            parts.append(f'<path d="{leader}" stroke="{colour}" stroke-opacity="0.5"/>')
         parts.append(f'<text x="{x + 10:.1f}" y="{y + 4:.1f}" fill="{colour}">{escape(name)}</text>')
     parts.append(f'<text x="{left:.0f}" y="{height - 10:.0f}">{escape(f"{y_title} by {x_title}")}</text></svg>')
     return "\n".join(parts)

@@ -35,6 +35,9 @@ STYLES: dict[Role, NodeStyle] = {
     Role.WAITING: NodeStyle(GREY, "circle", False, False, True),
     Role.CHOSEN: NodeStyle(BLUE, "circle", True, True, False),
 }
+SERIES = (BLUE, ORANGE, GREEN, PURPLE, GREY, INK)
+"""For curves that stand for no method, in turn."""
+
 METHOD_COLOURS = {"ar": GREY, "chain": BLUE, "ddtree": ORANGE, "tfm": GREEN, "dyspec": PURPLE}
 TEXT_ON_PAPER = {ORANGE: "#A84A00"}
 
