@@ -26,13 +26,25 @@ def _product(x, y, WIDE: tl.constexpr):
 
 
 @triton.jit
+def _split_state(state, WIDE: tl.constexpr):
+    """Next to bfloat16 rows a float32 state is the sum of two bfloat16 terms (16 bits of mantissa), else itself twice.
+
+    The first term is rounded as an integer: conversions of single numbers are four times as slow.
+    """
+    if WIDE:
+        return state, state
+    else:
+        high = ((state.to(tl.int32, bitcast=True) + 0x8000) & -65536).to(tl.float32, bitcast=True)
+        return high.to(tl.bfloat16), (state - high).to(tl.bfloat16)
+
+
+@triton.jit
 def _state_product(x, state, WIDE: tl.constexpr):
-    """x @ state for a float32 state; next to bfloat16 rows it is split in two bfloat16 terms (16 bits of mantissa)."""
+    """x @ state for a float32 state."""
     if WIDE:
         return tl.dot(x, state, input_precision="tf32x3")
     else:
-        high = state.to(tl.bfloat16)
-        low = (state - high.to(tl.float32)).to(tl.bfloat16)
+        high, low = _split_state(state, WIDE)
         return tl.dot(x, high, out_dtype=tl.float32) + tl.dot(x, low, out_dtype=tl.float32)
 
 
@@ -271,56 +283,126 @@ def prepare_walk_kernel(
 
 
 @triton.jit
+def _three_terms(x):
+    """float32 numbers as sums of three bfloat16 ones, exactly: 8 bits of the mantissa each, cut off."""
+    first = (x.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
+    x -= first
+    second = (x.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
+    return first.to(tl.bfloat16), second.to(tl.bfloat16), (x - second).to(tl.bfloat16)
+
+
+@triton.jit
+def _mixed(right, mix, sums, WIDE: tl.constexpr):
+    """sums + right @ mix in float32. Next to bfloat16 rows by six products of bfloat16 terms.
+
+    Registers that hold the result of a product hold, as bfloat16, the left side of the next one; for TF32 lanes would
+    have to exchange them.
+    """
+    if WIDE:
+        return tl.dot(right, mix, sums, input_precision="tf32x3")
+    else:
+        x, y, z = _three_terms(right)
+        a, b, c = _three_terms(mix)
+        sums = tl.dot(x, c, tl.dot(y, b, tl.dot(z, a, sums)))
+        return tl.dot(x, a, tl.dot(x, b, tl.dot(y, a, sums)))
+
+
+@triton.jit
+def _of_state(high, low, columns, WIDE: tl.constexpr):
+    """state @ columns, [values, nodes], for a state that ``_split_state`` has split."""
+    if WIDE:
+        return tl.dot(high, columns, input_precision="tf32x3")
+    else:
+        return tl.dot(high, columns, tl.dot(low, columns, out_dtype=tl.float32))
+
+
+@triton.jit
+def _nodes_of(factors):
+    """Nodes of a block's path and of the block, [1, 32], and those of the block, [1, 16]; -1 where there is none."""
+    node = tl.load(factors + 80 + tl.arange(0, 32)).to(tl.int32, bitcast=True)
+    own = tl.load(factors + 96 + tl.arange(0, 16)).to(tl.int32, bitcast=True)
+    return node[None, :], own[None, :]
+
+
+@triton.jit
+def _columns(rows, node, row_stride, c):
+    """[c, nodes]: what lies in these columns of the nodes' rows, 0 where there is no node."""
+    return tl.load(rows + node * row_stride + c[:, None], mask=node >= 0, other=0.0)
+
+
+@triton.jit
+def _store_block(
+    query, key, value, node, own, high, low, mixing, factors, update, output, first, nodes, v, row_node, value_node,
+    HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Updates and outputs of a block. All matrices are transposed, [values, nodes]: the state stays in registers, and
+    the right side of the equation goes from the product that makes it to the one that mixes it without leaving them.
+    """
+    r = tl.arange(0, 16)
+    row = tl.arange(0, 32)
+    c = tl.arange(0, DK)
+    k = _columns(key, node, row_node, c)
+    q = _columns(query, own, row_node, c)
+    wanted = _columns(value, node, value_node, v)
+    mix = tl.load(mixing + row[None, :] * 32 + row[:, None])
+    known = tl.load(factors + 32 + row)[None, :] * _of_state(high, low, k, WIDE)
+    right = tl.load(factors + row)[None, :] * (wanted.to(tl.float32) - known)
+    o = tl.load(factors + 64 + r)[None, :] * _of_state(high, low, q, WIDE)
+    # U and O side by side, in one product with the right side: columns 0 to 15 and 16 to 31.
+    sums = tl.join(tl.zeros_like(o), o).permute(0, 2, 1).reshape(v.shape[0], 32)
+    sums = _mixed(right, mix, sums, WIDE)
+    u, o = sums.reshape(v.shape[0], 2, 16).permute(0, 2, 1).split()
+    i = first + r
+    inside = (i < nodes)[None, :]
+    tl.store(update + i[None, :] * DV + v[:, None], u, mask=inside)
+    tl.store(output + i[None, :] * (HV * DV) + v[:, None], o.to(output.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def blocks_kernel(
-    query, key, value, path, words, mixing, factors, state, slots,
+    query, key, value, mixing, factors, state, slots,
     update,  # [batch x HV, nodes, DV]
     output,  # [batch, nodes, HV, DV]
     nodes, blocks,
     row_batch, row_node, value_batch, value_node,
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, VALUE_TILE: tl.constexpr,
-    GROUPS: tl.constexpr, WIDE: tl.constexpr, CHAINED: tl.constexpr,
+    GROUPS: tl.constexpr, WIDE: tl.constexpr, CHAINED: tl.constexpr, LOOPS: tl.constexpr,
 ):  # fmt: skip
     """Grid: (DV / VALUE_TILE, GROUPS, batch x HV). Group g takes every GROUPS-th block; no block waits for another."""
+    group = tl.program_id(1)
     head = tl.program_id(2).to(tl.int64)
     request, value_head = head // HV, head % HV
     c = tl.arange(0, DK)
-    r = tl.arange(0, 16)
-    row = tl.arange(0, 32)
     v = tl.program_id(0) * VALUE_TILE + tl.arange(0, VALUE_TILE)
     rows = request * row_batch + (value_head // (HV // HK)) * DK
-    values = value + request * value_batch + value_head * DV
+    key += rows
+    query += rows
+    value += request * value_batch + value_head * DV
+    mixing += head * blocks * 1024
+    factors += head * blocks * 112
+    update += head * nodes * DV
+    output += (request * nodes * HV + value_head) * DV
     slot = tl.load(slots + request).to(tl.int64)
     if CHAINED:
         cuda.gdc_launch_dependents()
         cuda.gdc_wait()
-    s = tl.load(state + (slot * HV + value_head) * (DV * DK) + v[None, :] * DK + c[:, None])
-    for block in range(tl.program_id(1), blocks, GROUPS):
-        unit = head * blocks + block
-        in_tree = (request * blocks + block) * 16 + row % 16
-        in_path = tl.load(path + in_tree)
-        own_word = tl.load(words + in_tree)
-        word = tl.load(words + (request * blocks + block) * 16 + r)
-        i = block * 16 + r
-        own = block * 16 + row - 16
-        node = tl.where(row < 16, in_path, tl.where(((own_word & EXISTS) != 0) & (own < nodes), own, -1))
-        there = node >= 0
-        node = tl.maximum(node, 0)
-        here = ((word & EXISTS) != 0) & (i < nodes)
-        k = tl.load(key + rows + node[:, None] * row_node + c[None, :], mask=there[:, None], other=0.0)
-        q = tl.load(query + rows + i[:, None] * row_node + c[None, :], mask=here[:, None], other=0.0)
-        wanted = tl.load(values + node[:, None] * value_node + v[None, :], mask=there[:, None], other=0.0)
-        factor = factors + unit * 96
-        beta = tl.load(factor + row)
-        known = tl.load(factor + 32 + row)[:, None] * _state_product(k, s, WIDE)
-        right = beta[:, None] * (wanted.to(tl.float32) - known)
-        mix = mixing + unit * 1024 + r[:, None] * 32 + row[None, :]
-        u = tl.dot(tl.load(mix), right, input_precision="tf32x3")
-        o = tl.load(factor + 64 + r)[:, None] * _state_product(q, s, WIDE)
-        o += tl.dot(tl.load(mix + 512), right, input_precision="tf32x3")
-        inside = (i < nodes)[:, None]
-        tl.store(update + (head * nodes + i[:, None]) * DV + v[None, :], u, mask=inside)
-        place = output + ((request * nodes + i[:, None]) * HV + value_head) * DV + v[None, :]
-        tl.store(place, o.to(output.dtype.element_ty), mask=inside)
+    place = state + (slot * HV + value_head) * (DV * DK) + v[:, None] * DK + c[None, :]
+    if LOOPS:
+        high, low = _split_state(tl.load(place), WIDE)
+        for block in range(group, blocks, GROUPS):
+            node, own = _nodes_of(factors + block * 112)
+            _store_block(
+                query, key, value, node, own, high, low, mixing + block * 1024, factors + block * 112, update, output,
+                block * 16, nodes, v, row_node, value_node, HV, DK, DV, WIDE,
+            )  # fmt: skip
+    else:
+        # Its nodes are asked for before the state: what they lead to need not wait for it.
+        node, own = _nodes_of(factors + group * 112)
+        high, low = _split_state(tl.load(place), WIDE)
+        _store_block(
+            query, key, value, node, own, high, low, mixing + group * 1024, factors + group * 112, update, output,
+            group * 16, nodes, v, row_node, value_node, HV, DK, DV, WIDE,
+        )  # fmt: skip
 
 
 @triton.jit

@@ -91,7 +91,7 @@ def prepare_kernel(
     query, key, a, b, A_log, dt_bias, path, words,
     state, slots, pending_key, pending_update, pending_weight, pending_decay, pending_length,
     mixing,  # [batch x HV, blocks, 2, 16, 32]: rows of W of the block, and Z
-    factors,  # [batch x HV, blocks, 96]: beta [32], the factor of K S0 [32], that of Q S0 [16]
+    factors,  # [batch x HV, blocks, 112]: beta [32], the factor of K S0 [32], that of Q S0 [16], nodes [32] or -1
     log_decays,  # [batch x HV, nodes]
     key_norms,  # [batch x HV, nodes]
     scratch,  # [batch x HV, blocks, 1696]
@@ -117,7 +117,7 @@ def prepare_kernel(
         request, value_head = head // HV, head % HV
         unit = head * blocks + block
         scratch += unit * 1696
-        factors += unit * 96
+        factors += unit * 112
         row = tl.arange(0, 32)
         c = tl.arange(0, KEY_STEP)
         in_tree = (request * blocks + block) * 16 + row % 16
@@ -126,6 +126,7 @@ def prepare_kernel(
         own = block * 16 + row - 16
         is_own = row >= 16
         node = tl.where(is_own, tl.where(((word & EXISTS) != 0) & (own < nodes), own, -1), in_path)
+        tl.store(factors + 80 + row, node.to(tl.float32, bitcast=True))
         there = node >= 0
         node = tl.maximum(node, 0)
         gates = request * gate_batch + value_head

@@ -64,12 +64,14 @@ class Settings(NamedTuple):
 
     Attributes:
         value_tile: value columns of a program.
-        groups: programs that share the blocks of one head and value tile.
+        groups: programs that share the blocks of one head and value tile; one block each if there are that many.
         warps: of the programs that multiply with the state.
         prepare_warps: of the programs that make the mixing matrices; their substitution has lanes for two.
         key_step: key columns that are multiplied at a time, where registers are short.
         fold_tile: rows of the state that one program folds.
         stages: of software pipelining in the loop over blocks.
+        registers: that a thread of this loop may take at most; ``None`` for what the compiler likes. Without a loop,
+            where programs have one block each, this limits nothing.
         chained: whether both launches may be prepared while the kernel before them still runs, and then wait for it
             (programmatic dependent launch).
     """
@@ -80,19 +82,27 @@ class Settings(NamedTuple):
     prepare_warps: int = 2
     key_step: int = 128
     fold_tile: int = 16
-    stages: int = 3
+    stages: int = 1
+    registers: int | None = 200
     chained: bool = False
 
 
-def settings_for(nodes: int, batch: int, key_dim: int, value_dim: int, *, wide: bool) -> Settings:
+def settings_for(nodes: int, batch: int, key_dim: int, value_dim: int, *, wide: bool, walks: bool = False) -> Settings:
     """The settings that a launch takes when it is given none; a table, so that launches stay the same in a graph.
 
     Args:
         wide: whether queries, keys and values are float32.
+        walks: whether trees may be deeper than a block.
     """
-    groups = 1 if batch > 1 else min(2, math.ceil(nodes / BLOCK))
-    chosen = Settings(min(32, value_dim), groups, key_step=min(128, key_dim))
-    return chosen._replace(warps=4, key_step=32) if wide else chosen
+    blocks = math.ceil(nodes / BLOCK)
+    if wide and walks:
+        return Settings(min(32, value_dim), warps=4, key_step=min(32, key_dim))
+    if wide:
+        # Three TF32 terms of a state leave no registers for a loop.
+        return Settings(min(16, value_dim), max(1, blocks), key_step=16)
+    # Programs of one block each as long as all of them run at once, else a few that run at once.
+    groups = 1 if batch > 1 else blocks if blocks <= 4 else 3
+    return Settings(min(32, value_dim), max(1, groups), key_step=min(128, key_dim))
 
 
 def gdn_tree_verify(
@@ -146,7 +156,8 @@ def gdn_tree_verify(
     preparation, _ = load_kernels("_gdn_tree_prepare")
     check_place(interpreted, query)
     wide = query.dtype == torch.float32
-    settings = settings or settings_for(nodes, batch, key_dim, value_dim, wide=wide)
+    walks = tree.path.shape[2] > BLOCK
+    settings = settings or settings_for(nodes, batch, key_dim, value_dim, wide=wide, walks=walks)
     if value_dim % settings.value_tile or value_dim % settings.fold_tile:
         raise ValueError(f"tiles of {settings.value_tile} and {settings.fold_tile} do not divide {value_dim} values")
     if interpreted and settings.chained:
@@ -161,8 +172,7 @@ def gdn_tree_verify(
     output = torch.empty(value.shape, dtype=output_dtype or value.dtype, device=device)
     if 0 in output.shape:
         return output, stash
-    walks = path > BLOCK
-    mixing, factors, scratch = (empty(heads, blocks, size) for size in ((512, 64, 256) if walks else (1024, 96, 1696)))
+    mixing, factors, scratch = (empty(heads, blocks, size) for size in ((512, 64, 256) if walks else (1024, 112, 1696)))
     rows, values = row_strides("key", key), row_strides("value", value)
     sizes: dict[str, Any] = {"HK": key_heads, "HV": value_heads, "DK": key_dim, "DV": value_dim}
     common = sizes | {"WIDE": wide, "CHAINED": settings.chained}
@@ -189,9 +199,12 @@ def gdn_tree_verify(
             KEY_STEP=key_step, **common, **options, num_stages=1,
         )  # fmt: skip
     else:
-        kernels.blocks_kernel[(tiles, settings.groups, heads)](
-            query, key, value, tree.path, tree.words, mixing, factors, pool.states, pool.slots, stash.update, output,
-            nodes, blocks, *rows, *values, GROUPS=settings.groups, **common, **options,
+        groups = min(settings.groups, blocks)
+        loops = groups < blocks
+        limit = {"maxnreg": settings.registers} if loops and settings.registers else {}
+        kernels.blocks_kernel[(tiles, groups, heads)](
+            query, key, value, mixing, factors, pool.states, pool.slots, stash.update, output, nodes, blocks,
+            *rows, *values, GROUPS=groups, LOOPS=loops, **common, **options, **limit,
             num_stages=settings.stages,
         )  # fmt: skip
     return output, stash

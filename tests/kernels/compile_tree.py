@@ -65,35 +65,43 @@ def variant(
     return compile_kernel(kernel, types, known, {"num_warps": warps} | options, ALIGNED, CAPABILITY)
 
 
-def tree_variants(element: str, heads: dict[str, int], settings: Settings, label: str) -> dict[str, dict[str, int]]:
+def tree_variants(
+    element: str, heads: dict[str, int], settings: Settings, walk: Settings, label: str
+) -> dict[str, dict[str, int]]:
     common = heads | {
         "KEY_STEP": min(settings.key_step, heads["DK"]),
+        "GROUPS": settings.groups,
         "FOLD_TILE": settings.fold_tile,
         "PENDING": 16,
         "CHAINED": settings.chained,
     }
-    products = common | {"VALUE_TILE": settings.value_tile, "GROUPS": settings.groups}
+    one_each = common | {"VALUE_TILE": settings.value_tile, "LOOPS": False}
+    walking = common | {"VALUE_TILE": walk.value_tile, "KEY_STEP": min(walk.key_step, heads["DK"])}
     chained = {"launch_pdl": True} if settings.chained else {}
     kernels = _gdn_tree
-    return {
+    table = {
         f"prepare {label}": variant(
             _gdn_tree_prepare.prepare_kernel, element, settings.prepare_warps, common, **chained
         ),
         f"prepare for walk {label}": variant(
-            kernels.prepare_walk_kernel, element, settings.prepare_warps, common, **chained
+            kernels.prepare_walk_kernel, element, walk.prepare_warps, walking, **chained
         ),
-        f"blocks {label}": variant(
-            kernels.blocks_kernel, element, settings.warps, products, num_stages=settings.stages, **chained
-        ),
-        f"walk {label}": variant(kernels.walk_kernel, element, settings.warps, products, num_stages=1, **chained),
+        f"block {label}": variant(kernels.blocks_kernel, element, settings.warps, one_each, **chained),
+        f"walk {label}": variant(kernels.walk_kernel, element, walk.warps, walking, num_stages=1, **chained),
     }
+    if element == "bf16":
+        table[f"blocks {label}"] = variant(
+            kernels.blocks_kernel, element, settings.warps, one_each | {"LOOPS": True},
+            num_stages=settings.stages, maxnreg=settings.registers, **chained,
+        )  # fmt: skip
+    return table
 
 
 def main() -> None:
     if not CUOBJDUMP.exists():
         sys.exit(77)
     default = settings_for(129, 1, 128, 128, wide=False)
-    table = hopper_variants() if CAPABILITY == 90 else tree_variants("bf16", QWEN, default, "bf16 128")
+    table = hopper_variants() if CAPABILITY == 90 else tree_variants("bf16", QWEN, default, default, "bf16 128")
     table |= weave_variants(("bf16", "fp32") if CAPABILITY == 90 else ("bf16",))
     table |= attention_variants()
     if "--all" in sys.argv:
@@ -108,10 +116,12 @@ def hopper_variants() -> dict[str, dict[str, int]]:
     table: dict[str, dict[str, int]] = {}
     for element, wide in (("bf16", False), ("fp32", True)):
         for label, heads in (("128", QWEN), ("64", SMALL)):
-            settings = settings_for(129, 1, heads["DK"], heads["DV"], wide=wide)
-            table |= tree_variants(element, heads, settings, f"{element} {label}")
+            sizes = (129, 1, heads["DK"], heads["DV"])
+            settings, walk = (settings_for(*sizes, wide=wide, walks=walks) for walks in (False, True))
+            table |= tree_variants(element, heads, settings, walk, f"{element} {label}")
     default = settings_for(129, 1, 128, 128, wide=False)
-    table |= tree_variants("bf16", QWEN, default._replace(chained=True), "bf16 128 chained")
+    chained = default._replace(chained=True)
+    table |= tree_variants("bf16", QWEN, chained, chained, "bf16 128 chained")
     table["fold bf16 128"] = variant(_gdn_tree.flush_kernel, "bf16", 2, QWEN | {"PENDING": 16, "FOLD_TILE": 16})
     table["gather bf16 128"] = variant(_gdn_tree.gather_kernel, "bf16", 2, QWEN | {"PENDING": 16})
     tiles = {"WIDTH": 4, "NODE_TILE": 16, "CHANNEL_TILE": 128, "SILU": True, "ROWS": 4}
@@ -154,10 +164,12 @@ def searched_variants() -> dict[str, dict[str, int]]:
         for warps in (1, 2, 4, 8):
             products = QWEN | {"VALUE_TILE": value_tile, "GROUPS": 1, "KEY_STEP": 128}
             label = f"bf16 128, tile {value_tile}, {warps} warps"
-            for stages in (1, 3):
-                table[f"blocks {label}, {stages} stages"] = variant(
-                    _gdn_tree.blocks_kernel, "bf16", warps, products, num_stages=stages
-                )
+            table[f"block {label}"] = variant(_gdn_tree.blocks_kernel, "bf16", warps, products | {"LOOPS": False})
+            for stages, registers in itertools.product((1, 2, 3), (None, 200)):
+                table[f"blocks {label}, {stages} stages, {registers} registers"] = variant(
+                    _gdn_tree.blocks_kernel, "bf16", warps, products | {"LOOPS": True},
+                    num_stages=stages, maxnreg=registers,
+                )  # fmt: skip
             table[f"walk {label}"] = variant(_gdn_tree.walk_kernel, "bf16", warps, products, num_stages=1)
     for key_step, fold_tile in itertools.product((64, 128), (8, 16, 32)):
         constants = QWEN | {"KEY_STEP": key_step, "PENDING": 16, "FOLD_TILE": fold_tile}

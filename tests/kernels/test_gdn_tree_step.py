@@ -153,6 +153,17 @@ def test_changing_one_node_moves_its_subtree_alone(max_depth):
     assert (before[subtree] != after[subtree]).any(-1).all()
 
 
+def test_programs_with_one_block_each_and_in_a_loop_agree_bit_for_bit():
+    tree = preordered(random_tree(34, seed=25))
+    inputs = step_inputs(1, 34, seed=26).to(DEVICE)
+    pool, layout = on_device(new_pool(1, inputs, seed=27)), layout_of([tree], 15)
+    settings = [Settings(16, groups) for groups in (3, 1, 2, 8)]
+    alone, *others = (gdn_tree_verify(*inputs, layout, pool, settings=chosen) for chosen in settings)
+    for output, stash in others:
+        assert torch.equal(output, alone[0])
+        assert torch.equal(stash.update, alone[1].update)
+
+
 def test_the_order_of_siblings_changes_nothing_but_rounding():
     tree = random_tree(34, seed=12)
     mirrored = tree.reordered(_mirrored_preorder(tree))
