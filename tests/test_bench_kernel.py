@@ -362,6 +362,8 @@ def test_large_batches_take_fewer_layers():
         (["--trees", "oak"], "--trees knows no 'oak'; use random, best-first, comb, star, chain"),
         (["--inputs", "hot"], "--inputs knows no 'hot'; use warm, cold"),
         (["--variants", "state copy,mine"], "--variants knows no 'mine'; use state copy, SGLang recurrent BV=32"),
+        (["--settings", "groups=3 speed=9"], "'speed=9' changes no setting; write groups=3, with one of value_tile"),
+        (["--settings", "groups=few"], "'groups=few' changes no setting; write groups=3, with one of value_tile"),
         (["--out", "kernel.md"], "--out takes the name of a .json file"),
     ],
 )
@@ -433,6 +435,26 @@ def test_a_run_that_breaks_off_keeps_what_it_has_measured(small_command, tmp_pat
     assert [entry["nodes"] for entry in document["results"]] == [2, 3]
     assert document["provenance"]["settings"] == "2 of 4"
     assert "dense torch" in (tmp_path / "new/kernel.svg").read_text()
+
+
+def test_changed_settings_are_measured_beside_the_variants(small_command, tmp_path, monkeypatch):
+    taken = []
+    step_of_kernel = step.tree_step
+
+    def listening(*arguments, settings, **options):
+        taken.append(settings)
+        return step_of_kernel(*arguments, settings=settings, **options)
+
+    monkeypatch.setattr(step, "tree_step", listening)
+    words = ("--settings", "groups=1 registers=None", "--settings", "value_tile=16")
+    assert small_command("--nodes", "17", "--variants", "fused verify", *words) == 0
+    entries = json.loads((tmp_path / "new/kernel.json").read_text())["results"][0]["variants"]
+    one, other = "groups=1 registers=None", "value_tile=16"
+    names = [f"fused verify{commit}, {text}" for text in (one, other) for commit in ("", "+commit")]
+    assert [entry["variant"] for entry in entries] == ["fused verify", *names]
+    assert all(entry["time"] for entry in entries)
+    table = step.settings_for(17, 1, 32, 32, wide=True)
+    assert set(taken) == {None, table._replace(groups=1, registers=None), table._replace(value_tile=16)}
 
 
 def test_a_search_keeps_all_settings_in_the_files(small_command, tmp_path, monkeypatch, capsys):

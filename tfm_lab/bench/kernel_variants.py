@@ -58,6 +58,38 @@ def fused(settings: step.Settings | None = None, *, any_depth: bool = False, com
     return build
 
 
+def fused_variants(text: str) -> dict[str, Builder]:
+    """The fused kernels with some settings changed, without and with the commit.
+
+    Args:
+        text: changes such as ``groups=3 fold_tile=32``, separated by spaces; whatever it leaves out is as in the table
+            of settings for the case.
+
+    Raises:
+        ValueError: if a change is not a setting and a number, or ``None``.
+    """
+    changes = dict(_change(part) for part in text.split())
+
+    def build(commit: bool) -> Builder:
+        def chosen(case: KernelCase) -> Work:
+            nodes, shape = case.parents.shape[1], case.shape
+            wide = case.rows[0].query.dtype == torch.float32
+            table = step.settings_for(nodes, len(case.trees), shape.key_dim, shape.value_dim, wide=wide)
+            return fused(table._replace(**changes), commit=commit)(case)
+
+        return chosen
+
+    return {f"fused verify{'+commit' * commit}, {text}": build(commit) for commit in (False, True)}
+
+
+def _change(text: str) -> tuple[str, int | None]:
+    name, _, value = text.partition("=")
+    if name not in step.Settings._fields or not (value.isdecimal() or value == "None"):
+        known = ", ".join(step.Settings._fields)
+        raise ValueError(f"{text!r} changes no setting; write groups=3, with one of {known}")
+    return name, None if value == "None" else int(value)
+
+
 def dense_triton(case: KernelCase) -> Work:
     """The masked solve over the whole tree in Triton, as in the paper; float32 products, at most 128 nodes."""
     inputs = [_prepared(case, layer) for layer in range(case.layers)]

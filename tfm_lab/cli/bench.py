@@ -190,6 +190,12 @@ def cpu(
     "--inputs", default="warm,cold", show_default=True, help="warm: all layers share q, k, v; cold: none does."
 )
 @click.option("--variants", default="", help="Comma-separated; all if left out.")
+@click.option(
+    "--settings",
+    multiple=True,
+    metavar="TEXT",
+    help="The fused kernels with these changes, such as 'groups=3 fold_tile=32', beside the variants; many times.",
+)
 @click.option("--layers", default=48, show_default=True, help="Layers of a step, each with states of its own.")
 @click.option("--repeats", default=50, show_default=True, help="Replays per variant, the variants taking turns.")
 @click.option("--search", is_flag=True, help="Try many settings of the fused kernels instead, and name the fastest.")
@@ -205,6 +211,7 @@ def kernel(
     trees: str,
     inputs: str,
     variants: str,
+    settings: tuple[str, ...],
     layers: int,
     repeats: int,
     search: bool,
@@ -220,6 +227,7 @@ def kernel(
       tfm-lab bench kernel
       tfm-lab bench kernel --nodes 129 --batch 1 --trees random,comb,chain
       tfm-lab bench kernel --nodes 65 --batch 1 --inputs warm --search
+      tfm-lab bench kernel --nodes 65 --batch 1 --variants "fused verify" --settings groups=3 --settings groups=5
       tfm-lab bench kernel --out tfm_lab/results/kernel_h200.json
     """
     from functools import partial
@@ -233,10 +241,12 @@ def kernel(
     from tfm_lab.bench.kernel_peers import installed_peers
     from tfm_lab.bench.kernel_report import Setting, memory_table, save_kernel_bench, search_table, time_table
     from tfm_lab.bench.kernel_trees import TREES
-    from tfm_lab.bench.kernel_variants import VARIANTS
+    from tfm_lab.bench.kernel_variants import VARIANTS, fused_variants
 
     sizes, batches = comma_list(nodes, int, "--nodes"), comma_list(batch, int, "--batch")
     chosen = {name: _named(VARIANTS, name, "--variants") for name in comma_list(variants, str, "--variants") if name}
+    for text in settings:
+        chosen |= fused_variants(text)
     kinds = {name: _named(TREES, name, "--trees") for name in comma_list(trees, str, "--trees")}
     warmth = {
         name: _named({"warm": False, "cold": True}, name, "--inputs") for name in comma_list(inputs, str, "--inputs")

@@ -17,6 +17,7 @@ from typing import Literal, get_args
 import torch
 from jaxtyping import Float, Int
 from tfm_kernels.gdn_tree import DIMS, Pending, Settings, Stash, StatePool
+from tfm_kernels.gdn_tree import settings_for as settings_for
 from tfm_kernels.launching import check_place, load_kernels
 from tfm_kernels.tree_layout import BLOCK, PADDING, TreeLayout, path_rows
 from torch import Tensor
