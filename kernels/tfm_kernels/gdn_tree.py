@@ -70,8 +70,8 @@ class Settings(NamedTuple):
         key_step: key columns that are multiplied at a time, where registers are short.
         fold_tile: rows of the state that one program folds.
         stages: of software pipelining in the loop over blocks.
-        registers: that a thread of this loop may take at most; ``None`` for what the compiler likes. Without a loop,
-            where programs have one block each, this limits nothing.
+        registers: that a thread of the programs that multiply with the state may take at most; ``None`` for as many as
+            the compiler likes. Fewer let more programs run at once.
         chained: whether both launches may be prepared while the kernel before them still runs, and then wait for it
             (programmatic dependent launch).
     """
@@ -83,7 +83,7 @@ class Settings(NamedTuple):
     key_step: int = 128
     fold_tile: int = 16
     stages: int = 1
-    registers: int | None = 200
+    registers: int | None = None
     chained: bool = False
 
 
@@ -102,7 +102,8 @@ def settings_for(nodes: int, batch: int, key_dim: int, value_dim: int, *, wide: 
         return Settings(min(16, value_dim), max(1, blocks), key_step=16)
     # Programs of one block each as long as all of them run at once, else a few that run at once.
     groups = 1 if batch > 1 else blocks if blocks <= 4 else 3
-    return Settings(min(32, value_dim), max(1, groups), key_step=min(128, key_dim))
+    registers = 200 if groups < blocks else None
+    return Settings(min(32, value_dim), max(1, groups), key_step=min(128, key_dim), registers=registers)
 
 
 def gdn_tree_verify(
@@ -200,11 +201,10 @@ def gdn_tree_verify(
         )  # fmt: skip
     else:
         groups = min(settings.groups, blocks)
-        loops = groups < blocks
-        limit = {"maxnreg": settings.registers} if loops and settings.registers else {}
+        limit = {"maxnreg": settings.registers} if settings.registers else {}
         kernels.blocks_kernel[(tiles, groups, heads)](
             query, key, value, mixing, factors, pool.states, pool.slots, stash.update, output, nodes, blocks,
-            *rows, *values, GROUPS=groups, LOOPS=loops, **common, **options, **limit,
+            *rows, *values, GROUPS=groups, LOOPS=groups < blocks, **common, **options, **limit,
             num_stages=settings.stages,
         )  # fmt: skip
     return output, stash
