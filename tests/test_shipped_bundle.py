@@ -1,5 +1,6 @@
 """The bundle that ships: small enough, read by transformers too, lossless on held-out text."""
 
+import json
 import tomllib
 from functools import cache
 from itertools import cycle
@@ -23,6 +24,7 @@ from tfm_lab.training.recipe import load_recipe
 from tfm_lab.training.tokenizer import END_OF_TEXT, MASK, SPECIAL_TOKENS, TURN_END, token_id
 
 FOLDER = SHIPPED / "hybrid"
+RESULTS = SHIPPED.parent / "results"
 MEGABYTE = 10**6
 
 
@@ -190,3 +192,13 @@ def test_the_package_brings_the_bundle_along() -> None:
     packed = {path for pattern in patterns for path in root.glob(pattern) if path.is_file()}
     shipped = [path for folder in ("bundles", "data", "recipes") for path in (root / folder).rglob("*")]
     assert {path for path in shipped if path.is_file()} <= packed
+
+
+@pytest.mark.parametrize("name", ["hybrid_pool", "hybrid_width"])
+def test_recorded_results_are_those_of_the_models_that_ship(name: str) -> None:
+    recorded = json.loads((RESULTS / f"{name}.json").read_text())["setup"]
+    weaver = hybrid().weaver
+    assert weaver is not None
+    assert recorded["weaver"] == weaver.fingerprint()
+    assert recorded["drafter"] == hybrid().drafter.fingerprint()
+    assert recorded["target"] == hybrid().target.fingerprint()

@@ -9,6 +9,7 @@ from torch import nn
 
 SAMPLED_VALUES = 4096
 SERVING_FIELDS = ("stop_tokens", "max_positions")
+ABSENT_IF_FALSE = ("sees_temperature",)
 
 
 def fingerprint(model: nn.Module, config: Any) -> str:
@@ -16,9 +17,11 @@ def fingerprint(model: nn.Module, config: Any) -> str:
 
     Parameters of up to 4,096 values are hashed whole, larger ones by a sample, so that a large model costs no more than
     a moment. Compute dtype, device and the sharding of the checkpoint do not matter, nor do stop tokens and context
-    length, which a user may change.
+    length, which a user may change. A field that older configs lack counts where it says that a model is of another
+    kind than those, so that their identity stays what recorded results say.
     """
     facts = {name: value for name, value in asdict(config).items() if name not in SERVING_FIELDS}
+    facts = {name: value for name, value in facts.items() if value or name not in ABSENT_IF_FALSE}
     digest = hashlib.sha256(repr(sorted(facts.items())).encode())
     for name, parameter in sorted(model.named_parameters()):
         flat = parameter.detach().reshape(-1)
