@@ -76,7 +76,7 @@ class Settings(NamedTuple):
             (programmatic dependent launch).
     """
 
-    value_tile: int = 32
+    value_tile: int = 16
     groups: int = 2
     warps: int = 2
     prepare_warps: int = 2
@@ -95,15 +95,13 @@ def settings_for(nodes: int, batch: int, key_dim: int, value_dim: int, *, wide: 
         walks: whether trees may be deeper than a block.
     """
     blocks = math.ceil(nodes / BLOCK)
-    if wide and walks:
-        return Settings(min(32, value_dim), warps=4, key_step=min(32, key_dim))
+    if walks:
+        return Settings(min(32, value_dim), warps=4 if wide else 2, key_step=min(32 if wide else 128, key_dim))
     if wide:
-        # Three TF32 terms of a state leave no registers for a loop.
+        # Three TF32 terms of a state leave no registers for a loop: one block each.
         return Settings(min(16, value_dim), max(1, blocks), key_step=16)
-    # Programs of one block each as long as all of them run at once, else a few that run at once.
-    groups = 1 if batch > 1 else blocks if blocks <= 4 else 3
-    registers = 200 if groups < blocks else None
-    return Settings(min(32, value_dim), max(1, groups), key_step=min(128, key_dim), registers=registers)
+    groups = 1 if batch > 1 else max(1, min(2, blocks))
+    return Settings(min(16, value_dim), groups, key_step=min(128, key_dim))
 
 
 def gdn_tree_verify(

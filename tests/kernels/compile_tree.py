@@ -100,8 +100,8 @@ def tree_variants(
 def main() -> None:
     if not CUOBJDUMP.exists():
         sys.exit(77)
-    default = settings_for(129, 1, 128, 128, wide=False)
-    table = hopper_variants() if CAPABILITY == 90 else tree_variants("bf16", QWEN, default, default, "bf16 128")
+    default, walk = (settings_for(129, 1, 128, 128, wide=False, walks=walks) for walks in (False, True))
+    table = hopper_variants() if CAPABILITY == 90 else tree_variants("bf16", QWEN, default, walk, "bf16 128")
     table |= weave_variants(("bf16", "fp32") if CAPABILITY == 90 else ("bf16",))
     table |= attention_variants()
     if "--all" in sys.argv:
@@ -119,9 +119,10 @@ def hopper_variants() -> dict[str, dict[str, int]]:
             sizes = (129, 1, heads["DK"], heads["DV"])
             settings, walk = (settings_for(*sizes, wide=wide, walks=walks) for walks in (False, True))
             table |= tree_variants(element, heads, settings, walk, f"{element} {label}")
-    default = settings_for(129, 1, 128, 128, wide=False)
-    chained = default._replace(chained=True)
-    table |= tree_variants("bf16", QWEN, chained, chained, "bf16 128 chained")
+    chained, walk = (
+        settings_for(129, 1, 128, 128, wide=False, walks=walks)._replace(chained=True) for walks in (False, True)
+    )
+    table |= tree_variants("bf16", QWEN, chained, walk, "bf16 128 chained")
     table["fold bf16 128"] = variant(_gdn_tree.flush_kernel, "bf16", 2, QWEN | {"PENDING": 16, "FOLD_TILE": 16})
     table["gather bf16 128"] = variant(_gdn_tree.gather_kernel, "bf16", 2, QWEN | {"PENDING": 16})
     tiles = {"WIDTH": 4, "NODE_TILE": 16, "CHANNEL_TILE": 128, "SILU": True, "ROWS": 4}

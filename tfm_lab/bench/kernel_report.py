@@ -125,7 +125,8 @@ def search_settings(
         most: number of settings to try in a round; all if ``None``.
     """
     tiles = [tile for tile in (16, 32, 64, 128) if tile <= case.shape.value_dim]
-    groups = [count for count in (1, 2, 3, 4, 8) if count <= -(-len(case.trees[0]) // 16)]
+    blocks = -(-len(case.trees[0]) // 16)
+    groups = sorted({count for count in (1, 2, 3, 4, 8, blocks) if count <= blocks})
     first = [
         step.Settings(min(32, case.shape.value_dim))._replace(
             groups=min(2, groups[-1]), key_step=key_step, fold_tile=fold, chained=chained
