@@ -123,6 +123,7 @@ def hopper_variants() -> dict[str, dict[str, int]]:
         settings_for(129, 1, 128, 128, wide=False, walks=walks)._replace(chained=True) for walks in (False, True)
     )
     table |= tree_variants("bf16", QWEN, chained, walk, "bf16 128 chained")
+    table |= tree_variants("bf16", QWEN, settings_for(65, 1, 128, 128, wide=False), walk, "bf16 128, folds of 32")
     table["fold bf16 128"] = variant(_gdn_tree.flush_kernel, "bf16", 2, QWEN | {"PENDING": 16, "FOLD_TILE": 16})
     table["gather bf16 128"] = variant(_gdn_tree.gather_kernel, "bf16", 2, QWEN | {"PENDING": 16})
     tiles = {"WIDTH": 4, "NODE_TILE": 16, "CHANNEL_TILE": 128, "SILU": True, "ROWS": 4}

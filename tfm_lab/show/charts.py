@@ -9,7 +9,7 @@ from tfm_lab.show.style import INK, METHOD_COLOURS, PAPER, text_on_paper
 
 WIDTH, LEFT, RIGHT, TOP = 640.0, 150.0, 60.0, 40.0
 DASHES = ("", "6 4", "2 3", "8 3 2 3")
-LABEL_ROW = 14.0
+LABEL_ROW, NARROWEST = 14.0, 300.0
 
 
 def bars_svg(values: Mapping[str, float], title: str, x_title: str, colours: Mapping[str, str] = METHOD_COLOURS) -> str:
@@ -41,7 +41,7 @@ def lines_svg(
 
     Args:
         logarithmic: equal ratios of y, which must be positive, are equally far apart. The picture is higher then, and
-            names stand in a column of their own, each with a thin line to the end of its curve.
+            names stand in a column of their own, as wide as they need, each with a thin line to the end of its curve.
 
     Raises:
         ValueError: if a value is not positive on a logarithmic axis.
@@ -52,10 +52,12 @@ def lines_svg(
         raise ValueError(f"a logarithmic axis takes positive values, got {ys[0]:g}")
     marks = decades(ys[0], ys[-1]) if logarithmic else ticks(ys[-1] if ys else 0.0)
     left, bottom, height = 60.0, 280.0 + 160.0 * logarithmic, 330.0 + 160.0 * logarithmic
-    right = WIDTH - max(150.0, 24 + 7 * max(map(len, curves), default=0))
+    names = max(150.0, 24.0 + 7 * max(map(len, curves), default=0))
+    width = max(WIDTH, left + NARROWEST + names) if logarithmic else WIDTH
+    right = width - names
     place = {x: left + (right - left) * (i / max(1, len(xs) - 1)) for i, x in enumerate(xs)}
     told = "; ".join(f"{n}: {', '.join(f'{x:g} {y:.3g}' for x, y in p.items())}" for n, p in curves.items())
-    parts = _open(title, x_title, height, f"{y_title} by {x_title}. {told}")
+    parts = _open(title, x_title, height, f"{y_title} by {x_title}. {told}", width)
 
     def level(y: float) -> float:
         share = math.log(y / marks[0]) / math.log(marks[-1] / marks[0]) if logarithmic else y / marks[-1]
@@ -84,10 +86,10 @@ def lines_svg(
     return "\n".join(parts)
 
 
-def _open(title: str, x_title: str, height: float, description: str) -> list[str]:
+def _open(title: str, x_title: str, height: float, description: str, width: float = WIDTH) -> list[str]:
     return [
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {WIDTH:.0f} {height:.0f}" '
-        f'width="{WIDTH:.0f}" height="{height:.0f}" font-family="sans-serif" font-size="12" fill="{INK}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'width="{width:.0f}" height="{height:.0f}" font-family="sans-serif" font-size="12" fill="{INK}">',
         f"<title>{escape(title)}</title>",
         f"<desc>{escape(f'{x_title}. {description}')}</desc>",
         f'<rect width="100%" height="100%" rx="6" fill="{PAPER}"/>',
