@@ -14,7 +14,9 @@ from torch import Tensor
 
 from tfm_lab.bundle import Bundle
 from tfm_lab.drafting import OpenNode
+from tfm_lab.evaluation import anchors
 from tfm_lab.evaluation import ceiling as module
+from tfm_lab.evaluation.anchors import Anchored, to_anchors
 from tfm_lab.evaluation.ceiling import (
     AUTOREGRESSIVE,
     DRAFTER,
@@ -80,7 +82,9 @@ def exact_second_depth(bundle: Bundle, context: Sequence[int]) -> dict[str, floa
 @pytest.fixture
 def fixed_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
     """The anchor is the last token of the prompt."""
-    monkeypatch.setattr(module, "_to_anchors", lambda bundle, prompts, written, generator: [list(p) for p in prompts])
+    monkeypatch.setattr(
+        module, "to_anchors", lambda target, prompts, *_: [Anchored(i, list(p)) for i, p in enumerate(prompts)]
+    )
 
 
 @pytest.mark.usefixtures("fixed_anchor")
@@ -152,21 +156,23 @@ def test_an_average_with_the_path_itself_would_be_higher_by_a_known_amount() -> 
         torch.testing.assert_close(leave_one_out(p)[path], others.mean(0))
 
 
-def test_anchors_lie_in_the_text_that_the_target_wrote(bundle: Bundle) -> None:
+def test_anchors_lie_in_the_text_that_the_target_wrote(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [random_tokens(size, seed=size) for size in (5, 9, 30)] * 4
     generator = torch.Generator().manual_seed(0)
-    contexts = module._to_anchors(bundle, prompts, 6, generator)
-    for context, prompt in zip(contexts, prompts, strict=True):
-        assert context[: len(prompt)] == prompt
-        assert 1 <= len(context) - len(prompt) <= 6
-    assert len({len(context) - len(prompt) for context, prompt in zip(contexts, prompts, strict=True)}) > 2
+    monkeypatch.setattr(anchors, "TOGETHER", 5)
+    found = list(to_anchors(bundle.target, prompts, 6, generator))
+    assert sorted(anchored.prompt for anchored in found) == list(range(12))
+    for index, context in found:
+        assert context[: len(prompts[index])] == prompts[index]
+        assert 1 <= len(context) - len(prompts[index]) <= 6
+    assert len({len(context) - len(prompts[index]) for index, context in found}) > 2
 
 
 def test_anchors_come_before_a_stop_token(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     config = bundle.target.config
     monkeypatch.setattr(bundle.target, "config", replace(config, stop_tokens=tuple(range(0, VOCABULARY, 3))))
     prompts = [random_tokens(8, seed=size) for size in range(20)]
-    contexts = module._to_anchors(bundle, prompts, 6, torch.Generator().manual_seed(0))
+    contexts = [found.tokens for found in to_anchors(bundle.target, prompts, 6, torch.Generator().manual_seed(0))]
     assert not any(token % 3 == 0 for context in contexts for token in context[8:])
     assert any(len(context) == 8 for context in contexts)
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tfm_lab.bundle import Bundle
+from tfm_lab.evaluation.anchors import check_prompts, to_anchors
 from tfm_lab.evaluation.statistics import Bounded, mean_ratio
 from tfm_lab.models.layers import at_least_float32
 from tfm_lab.training.sampling import sample_texts
@@ -84,51 +85,21 @@ def measure_ceiling(
     """
     if continuations < 2:
         raise ValueError(f"a ceiling needs at least 2 continuations per anchor, got {continuations}")
-    if not prompts or min(len(prompt) for prompt in prompts) < 2:
-        raise ValueError("a ceiling needs prompts of at least 2 tokens")
-    longest, room = max(len(prompt) for prompt in prompts), bundle.target.config.max_positions
-    if longest + written + depth > room:
-        raise ValueError(
-            f"a prompt of {longest} tokens leaves no room for {written + depth} more in a context of {room}"
-        )
+    check_prompts(bundle.target, prompts, written + depth)
     bundle = bundle.at_temperature(1.0)
     generator = torch.Generator(bundle.target.device).manual_seed(seed)
     rows: dict[str, list[list[float]]] = {}
-    for index, context in enumerate(_to_anchors(bundle, prompts, written, generator)):
-        for name, row in _compare(bundle, context, continuations, depth, pool_size, generator).items():
+    for done, anchored in enumerate(to_anchors(bundle.target, prompts, written, generator), start=1):
+        for name, row in _compare(bundle, anchored.tokens, continuations, depth, pool_size, generator).items():
             rows.setdefault(name, []).append(row)
         if on_anchor is not None:
-            on_anchor(index + 1)
+            on_anchor(done)
     return Ceiling(continuations, {name: np.array(values) for name, values in rows.items()})
 
 
 def leave_one_out(p: Float[Tensor, "paths vocab"]) -> Float[Tensor, "paths vocab"]:
     """For every path the mean over the others."""
     return ((p.sum(0) - p) / (len(p) - 1)).clamp_min(0.0)
-
-
-def _to_anchors(
-    bundle: Bundle, prompts: Sequence[Sequence[int]], written: int, generator: torch.Generator
-) -> list[list[int]]:
-    """Every prompt with what the target wrote, up to and including an anchor token."""
-    target = bundle.target
-    lengths = [len(prompt) for prompt in prompts]
-    rows = [[*prompt, *[0] * (max(lengths) - len(prompt))] for prompt in prompts]
-    texts = sample_texts(
-        target,
-        torch.tensor(rows, device=target.device),
-        written,
-        torch.ones(len(rows), device=target.device),
-        generator,
-        torch.tensor(lengths, device=target.device),
-    ).tolist()
-    shares = torch.rand(len(rows), generator=generator, device=target.device).tolist()
-    contexts: list[list[int]] = []
-    for text, length, share in zip(texts, lengths, shares, strict=True):
-        new = text[length : length + written]
-        end = next((place for place, token in enumerate(new) if token in target.config.stop_tokens), len(new))
-        contexts.append(text[: length + (1 + int(share * end) if end else 0)])
-    return contexts
 
 
 def _compare(
