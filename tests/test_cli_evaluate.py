@@ -65,11 +65,12 @@ def test_a_replayed_suite_with_a_ceiling_becomes_a_report(
         Path(name).write_text("\n".join(lines) + "\n")
     monkeypatch.setattr(suites, "fetched", lambda name: Path())
     command = [*evaluate, "--suite", "chat,code", "--replay", "--batch", "2", "--budgets", "4", "--temperatures", "0,1"]
-    command += ["--ceiling", "2", "--continuations", "3", "--out", "new/mal.json"]
+    command += ["--ceiling", "2", "--continuations", "3", "--best-tree", "2", "--out", "new/mal.json"]
     assert run(*command) == 0
     output = capsys.readouterr().out
     assert "left out: 1 contexts that do not fit the target's context" in output
     assert "| depth | oracle marginal | oracle point mass | drafter's marginal | Weaver |" in output
+    assert "| B | tree | texts | anchors | tokens of a step | over DDTree |" in output
     assert "| T | B | method | over | texts | gain |" in output
     assert "written: new/mal.json and new/mal.md, with figures in new/mal.html" in output
     records = read_records(Path("new/records.jsonl"))
@@ -80,6 +81,8 @@ def test_a_replayed_suite_with_a_ceiling_becomes_a_report(
     assert document["setup"]["drafter"] == tiny_bundle.drafter.fingerprint()
     assert {s["too_long"] for s in document["summaries"] if s["kind"] == "all"} == {1}
     assert document["ceiling"]["anchors"] == 2
+    wanted = {"ddtree", "chain", "tfm", "best tree"}
+    assert {entry["method"] for entry in document["best_trees"] if entry["anchors"] == 2} == wanted
     assert "every setting was replayed" in Path("new/mal.md").read_text()
     assert "1 contexts are left out because prompt and new tokens do not fit" in Path("new/mal.html").read_text()
     before = Path("new/records.jsonl").read_bytes()
@@ -123,7 +126,10 @@ def test_ctrl_c_exits_with_130_and_the_command_goes_on_later(
         (["--max-depth", "0"], "max_depth must be at least 1, got 0"),
         (["--replay", "--methods", "dyspec"], "method 'dyspec' cannot be replayed; use chain, ddtree, tfm"),
         (["--replay", "--batch", "0"], "--batch at least 1"),
-        (["--ceiling", "-1"], "--ceiling takes 0 or more anchors"),
+        (["--ceiling", "-1"], "--ceiling and --best-tree take 0 or more anchors"),
+        (["--best-tree", "-1"], "--ceiling and --best-tree take 0 or more anchors"),
+        (["--best-tree", "3", "--contexts", "contexts.jsonl"], "--best-tree 3 needs as many contexts that fit"),
+        (["--best-tree", "1", "--methods", "dyspec"], "a best tree needs a method with fixed trees"),
         (["--ceiling", "2", "--continuations", "1"], "--continuations at least 2"),
         (["--ceiling", "3", "--contexts", "contexts.jsonl"], "--ceiling 3 needs as many contexts that fit"),
         (["--out", "page/mal.json"], "cannot write page/mal.html"),

@@ -14,12 +14,13 @@ from evaluation_samples import BY_HAND, CONTEXTS, EVALUATION, record
 
 from tfm_lab.bundle import Bundle
 from tfm_lab.evaluation import Gain, Setting, evaluate, gains, markdown_table, report, summarise
+from tfm_lab.evaluation.best_trees import BEST, BestTrees
 from tfm_lab.evaluation.ceiling import DRAFTER, ORACLE, Ceiling
 from tfm_lab.evaluation.records import records_header
 from tfm_lab.evaluation.report import write_report
 from tfm_lab.evaluation.statistics import mean_ratio
 from tfm_lab.evaluation.summary import gain
-from tfm_lab.evaluation.tables import ceiling_table, depth_table, gain_table
+from tfm_lab.evaluation.tables import best_tree_table, ceiling_table, depth_table, gain_table
 from tfm_lab.metrics import ratio_estimate
 from tfm_lab.provenance import device_name
 
@@ -206,7 +207,7 @@ def test_a_report_holds_the_summaries_and_the_gains(tiny_bundle: Bundle, tmp_pat
             "high": pytest.approx(1.0),
         }.items()
     )
-    assert "ceiling" not in document
+    assert not {"ceiling", "best_trees"} & document.keys()
     text = path.with_suffix(".md").read_text()
     assert "| 0 | 16 | tfm | chain | 2 | +87.5 % | +50.0 to +100.0 % | 25.0 % | +66.7 % | – |" in text
     assert "1 contexts are left out because their plain continuation repeats itself" in text
@@ -225,6 +226,24 @@ def test_a_ceiling_joins_the_report(tiny_bundle: Bundle, tmp_path: Path) -> None
     assert table.rows[1] == ("2", "0.600 (0.500 to 0.700)", "0.300 (0.200 to 0.400)")
     assert table.markdown() in path.with_suffix(".md").read_text()
     assert "The ceiling of factorised drafting" in path.with_suffix(".html").read_text()
+
+
+def test_best_trees_join_the_report(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    figures = {"ddtree": [2.0, 2.0], "tfm": [2.0, 3.0], BEST: [3.0, 5.0]}
+    found = BestTrees(("a", "a"), {Setting(method, 16, 1.0): np.array(v) for method, v in figures.items()})
+    path = tmp_path / "mal.json"
+    write_report(BY_HAND, tiny_bundle, EVALUATION, path, best_trees=found)
+    base, tfm, best = json.loads(path.read_text())["best_trees"]
+    assert (tfm["method"], tfm["budget"], tfm["kind"], tfm["anchors"]) == ("tfm", 16, "all", 2)
+    assert tfm["tokens"] == {"value": 2.5, "low": 2.0, "high": 3.0}
+    assert (tfm["gain"]["value"], tfm["share"]["value"], tfm["left"]["value"]) == (0.25, 0.25, pytest.approx(0.6))
+    assert base["gain"]["value"] is best["share"]["value"] is best["left"]["value"] is None
+    table = best_tree_table(found)
+    assert table.rows[1][:5] == ("16", "tfm", "all", "2", "2.500 (2.000 to 3.000)")
+    assert table.rows[1][5:7] == ("+25.0 % (+0.0 to +50.0 %)", "25.0 % (+0.0 to +33.3 %)")
+    assert table.rows[0][5:] == ("–", "–", "+100.0 % (+50.0 to +150.0 %)")
+    assert table.markdown() in path.with_suffix(".md").read_text()
+    assert "The best tree of B nodes (temperature 1)" in path.with_suffix(".html").read_text()
 
 
 def test_the_page_needs_no_network_and_embeds_plotly_once(tiny_bundle: Bundle, tmp_path: Path) -> None:

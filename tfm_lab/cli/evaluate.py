@@ -24,7 +24,9 @@ from tfm_lab.cli.options import (
 if TYPE_CHECKING:
     from tfm_lab.bundle import Bundle
     from tfm_lab.evaluation import Context, Evaluation
+    from tfm_lab.evaluation.best_trees import BestTrees
     from tfm_lab.evaluation.ceiling import Ceiling
+    from tfm_lab.evaluation.records import Prompt
 
 
 @click.command("evaluate")
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 @click.option("--replay", is_flag=True, help="Write each text once and replay every setting on it (fixed trees only).")
 @click.option("--batch", default=64, show_default=True, help="Texts at a time, with --replay.")
 @click.option("--ceiling", "anchors", type=int, default=0, help="Add the ceiling of factorised drafting, on N anchors.")
+@click.option("--best-tree", "places", type=int, default=0, help="Add the best tree of B nodes (T = 1), on N anchors.")
 @click.option("--continuations", default=64, show_default=True, help="Sampled paths per anchor, with --ceiling.")
 @click.option(
     "--records",
@@ -81,6 +84,7 @@ def command(
     replay: bool,
     batch: int,
     anchors: int,
+    places: int,
     continuations: int,
     records: Path,
     out: Path | None,
@@ -100,12 +104,17 @@ def command(
     method follow from it. For fixed trees under the greedy and target_sample rules that gives what decoding gives, up
     to near ties in floating point, many times faster on a GPU, but no times.
 
+    --ceiling and --best-tree say what is possible at temperature 1. --ceiling: how often a draft of each depth would be
+    accepted from the best factorised drafter. --best-tree: how many tokens a step yields at most with any fixed tree of
+    B nodes, and what share of it each method gets, at one random place in each of N texts of the target.
+
     \b
     Examples:
       tfm-lab evaluate --limit 10 --temperatures 0
       tfm-lab evaluate --out tfm_lab/results/hybrid_mal.json
       tfm-lab evaluate --suite chat,math,code --replay --budgets 15,32,64,128 --device cuda
       tfm-lab evaluate --methods tfm --children 8,32 --width auto,1 --replay --ceiling 40
+      tfm-lab evaluate --bundle smollm2 --suite chat,math,code --limit 300 --temperatures 1 --replay --best-tree 300
     """
     from tfm_lab.bundle import load_bundle
     from tfm_lab.evaluation import (
@@ -117,7 +126,8 @@ def command(
         markdown_table,
         summarise,
     )
-    from tfm_lab.evaluation.tables import ceiling_table, gain_table
+    from tfm_lab.evaluation.best_trees import comparable
+    from tfm_lab.evaluation.tables import best_tree_table, ceiling_table, gain_table
 
     check_report_path(out)
     if out is not None:
@@ -125,8 +135,10 @@ def command(
     if records.exists() and not records.is_file():
         raise ValueError(f"--records takes the name of an ordinary file, and {records} is none")
     check_writable(records)
-    if anchors < 0 or continuations < 2 or batch < 1:
-        raise ValueError("--ceiling takes 0 or more anchors, --continuations at least 2, --batch at least 1")
+    if min(anchors, places) < 0 or continuations < 2 or batch < 1:
+        raise ValueError(
+            "--ceiling and --best-tree take 0 or more anchors, --continuations at least 2, --batch at least 1"
+        )
     settings = cross_settings(
         comma_list(methods, str, "--methods"),
         comma_list(budgets, int, "--budgets"),
@@ -140,7 +152,9 @@ def command(
     evaluation = Evaluation(settings, max_new_tokens, seed)
     contexts, origin = _contexts(suite, context_file, limit)
     models = load_bundle(bundle, target=target, dtype=choose_dtype(dtype), device=choose_device(device))
-    anchored = _anchored(models, contexts, evaluation, anchors) if anchors else []
+    anchored = _anchored(models, contexts, max_new_tokens + models.drafter.config.draft_depth, anchors, "--ceiling")
+    deepest = max(setting.max_depth for setting in comparable(settings)) if places else 0
+    placed = _anchored(models, contexts, max_new_tokens + deepest, places, "--best-tree")
     with progress_bar("per cent", 100) as show:
         run = partial(evaluate_replayed, batch=batch) if replay else evaluate
         rows = run(models, contexts, evaluation, records, lambda done, total: show(100 * done // total))
@@ -154,10 +168,13 @@ def command(
     ceiling = _ceiling(models, anchored, evaluation, continuations)
     if ceiling is not None:
         print_table(ceiling_table(ceiling).markdown())
+    best_trees = _best_trees(models, placed, evaluation)
+    if best_trees is not None:
+        print_table(best_tree_table(best_trees).markdown())
     if out is not None:
         from tfm_lab.evaluation.report import write_report
 
-        write_report(rows, models, evaluation, out, origin, ceiling)
+        write_report(rows, models, evaluation, out, origin, ceiling, best_trees)
         click.echo(f"written: {out} and {out.with_suffix('.md')}, with figures in {out.with_suffix('.html')}")
 
 
@@ -181,21 +198,18 @@ def _contexts(suite: str | None, context_file: Path | None, limit: int | None) -
     return contexts, f"suites {', '.join(names)}: {'; '.join(sorted({context.source for context in contexts}))}"
 
 
-def _anchored(
-    models: "Bundle", contexts: Sequence["Context"], evaluation: "Evaluation", anchors: int
-) -> list[tuple[int, ...]]:
-    """Prompts for the ceiling: the first that leave room for their text and the paths below the anchor."""
+def _anchored(models: "Bundle", contexts: Sequence["Context"], room: int, anchors: int, option: str) -> list["Prompt"]:
+    """Prompts to find anchors behind: the first with ``room`` for their text and the paths below the anchor."""
     from tfm_lab.evaluation.records import read_prompts
 
-    needed = evaluation.max_new_tokens + models.drafter.config.draft_depth
-    fitting = [prompt.tokens for prompt in read_prompts(models, contexts, needed) if prompt.fits]
+    fitting = [prompt for prompt in read_prompts(models, contexts, room) if prompt.fits] if anchors else []
     if len(fitting) < anchors:
-        raise ValueError(f"--ceiling {anchors} needs as many contexts that fit, and there are {len(fitting)}")
+        raise ValueError(f"{option} {anchors} needs as many contexts that fit, and there are {len(fitting)}")
     return fitting[:anchors]
 
 
 def _ceiling(
-    models: "Bundle", prompts: Sequence[Sequence[int]], evaluation: "Evaluation", continuations: int
+    models: "Bundle", prompts: Sequence["Prompt"], evaluation: "Evaluation", continuations: int
 ) -> "Ceiling | None":
     from tfm_lab.evaluation.ceiling import measure_ceiling
 
@@ -204,9 +218,25 @@ def _ceiling(
     with progress_bar("ceiling", len(prompts)) as show:
         return measure_ceiling(
             models,
-            prompts,
+            [prompt.tokens for prompt in prompts],
             continuations=continuations,
             depth=models.drafter.config.draft_depth,
+            written=evaluation.max_new_tokens,
+            seed=evaluation.seed,
+            on_anchor=show,
+        )
+
+
+def _best_trees(models: "Bundle", prompts: Sequence["Prompt"], evaluation: "Evaluation") -> "BestTrees | None":
+    from tfm_lab.evaluation.best_trees import measure_best_trees
+
+    if not prompts:
+        return None
+    with progress_bar("best trees", len(prompts)) as show:
+        return measure_best_trees(
+            models,
+            prompts,
+            evaluation.settings,
             written=evaluation.max_new_tokens,
             seed=evaluation.seed,
             on_anchor=show,

@@ -6,9 +6,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from tfm_lab.evaluation.best_trees import BEST, BestTrees
 from tfm_lab.evaluation.ceiling import AUTOREGRESSIVE, DRAFTER, ORACLE, POINT, POOL, WEAVER, Ceiling
 from tfm_lab.evaluation.statistics import Bounded
-from tfm_lab.evaluation.summary import Summary
+from tfm_lab.evaluation.summary import ALL, Summary
 from tfm_lab.methods import ALL_METHODS
 
 INK = "#1f2328"
@@ -22,7 +23,7 @@ BLUE, ORANGE, GREEN, PURPLE, GREY, SKY, YELLOW = (
     "#B58900",
 )
 METHOD_COLOURS = {"ar": GREY, "chain": BLUE, "ddtree": ORANGE, "tfm": GREEN, "dyspec": PURPLE}
-METHOD_COLOURS |= {"ard-chain": SKY, "ard-tree": YELLOW, "ard-dyspec": GREY}
+METHOD_COLOURS |= {"ard-chain": SKY, "ard-tree": YELLOW, "ard-dyspec": GREY, BEST: INK}
 CEILING_COLOURS = {ORACLE: ORANGE, POINT: YELLOW, DRAFTER: BLUE, WEAVER: GREEN, POOL: GREY, AUTOREGRESSIVE: SKY}
 DASHES, SYMBOLS = ("solid", "dash", "dot", "dashdot"), ("circle", "square", "diamond", "cross")
 PATTERNS = ("", "/", "x", ".")
@@ -111,6 +112,26 @@ def ceiling_figure(ceiling: Ceiling) -> go.Figure:
             marker={"symbol": SYMBOLS[index % 4]},
         )
     figure.update_yaxes(range=[0, 1.02])
+    return figure
+
+
+def best_tree_figure(found: BestTrees) -> go.Figure:
+    """Expected tokens of one step against budget, one curve per kind of tree, with 95 % intervals over anchors."""
+    figure = _figure("The best tree of B nodes (temperature 1)", "tree budget", "expected tokens of a step")
+    chosen = [entry for entry in found.yields() if entry.kind == ALL]
+    labels = list(dict.fromkeys(entry.setting.label for entry in chosen))
+    for index, label in enumerate(labels):
+        curve = [entry for entry in chosen if entry.setting.label == label]
+        aside = 1.015 ** (index - (len(labels) - 1) / 2)
+        figure.add_scatter(
+            x=[entry.setting.budget * aside for entry in curve],
+            y=[entry.tokens.value for entry in curve],
+            error_y=_bars([entry.tokens for entry in curve]),
+            customdata=[[entry.setting.budget, entry.tokens.low, entry.tokens.high] for entry in curve],
+            hovertemplate="B = %{customdata[0]}: %{y:.3f} (%{customdata[1]:.3f} to %{customdata[2]:.3f})",
+            **_curve(curve[0].setting.method, label, index),
+        )
+    figure.update_xaxes(type="log", tickvals=sorted({entry.setting.budget for entry in chosen}))
     return figure
 
 

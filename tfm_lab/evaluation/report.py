@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from tfm_lab.bundle import Bundle
+from tfm_lab.evaluation.best_trees import BestTrees, Yield
 from tfm_lab.evaluation.ceiling import Ceiling
-from tfm_lab.evaluation.figures import budget_figure, ceiling_figure, depth_figure, kind_figure
+from tfm_lab.evaluation.figures import best_tree_figure, budget_figure, ceiling_figure, depth_figure, kind_figure
 from tfm_lab.evaluation.page import html_page
 from tfm_lab.evaluation.records import Record, records_header
 from tfm_lab.evaluation.settings import Evaluation
 from tfm_lab.evaluation.statistics import LEVEL, RESAMPLES, SEED
 from tfm_lab.evaluation.summary import ALL, Gain, Summary, gains, summarise
-from tfm_lab.evaluation.tables import ceiling_table, depth_table, gain_table, summary_table
+from tfm_lab.evaluation.tables import best_tree_table, ceiling_table, depth_table, gain_table, summary_table
 from tfm_lab.files import write_together
 from tfm_lab.provenance import describe_run
 
@@ -30,6 +31,7 @@ def write_report(
     path: Path,
     contexts: str = "",
     ceiling: Ceiling | None = None,
+    best_trees: BestTrees | None = None,
 ) -> None:
     """Write ``path`` (JSON), and tables (``.md``) and a page with figures (``.html``) beside it; all or nothing.
 
@@ -65,6 +67,10 @@ def write_report(
         document["ceiling"] = _ceiling_to_dict(ceiling)
         tables.insert(2, ceiling_table(ceiling))
         figures.append(ceiling_figure(ceiling))
+    if best_trees is not None:
+        document["best_trees"] = [_yield_to_dict(entry) for entry in best_trees.yields()]
+        tables.insert(2, best_tree_table(best_trees))
+        figures.append(best_tree_figure(best_trees))
     facts = provenance | setup
     notes = _notes(overall)
     listed = ", ".join(f"{name}: {value}" for name, value in facts.items())
@@ -125,6 +131,11 @@ def _gain_to_dict(found: Gain) -> dict[str, Any]:
         "high": found.interval.high,
         "macro": found.macro._asdict(),
     }
+
+
+def _yield_to_dict(found: Yield) -> dict[str, Any]:
+    figures = {name: getattr(found, name)._asdict() for name in ("tokens", "gain", "share", "left")}
+    return asdict(found.setting) | {"kind": found.kind, "anchors": found.anchors} | figures
 
 
 def _ceiling_to_dict(ceiling: Ceiling) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
+from tfm_lab.evaluation.best_trees import BestTrees
 from tfm_lab.evaluation.ceiling import Ceiling
 from tfm_lab.evaluation.statistics import Bounded
 from tfm_lab.evaluation.summary import ALL, Gain, Summary
@@ -134,6 +135,34 @@ def ceiling_table(ceiling: Ceiling) -> Table:
         "beyond the truth behind the first of them by matching the target better; the Weaver sees the path and may."
     )
     return Table("The ceiling of factorised drafting", note, ("depth", *figures), rows)
+
+
+def best_tree_table(found: BestTrees) -> Table:
+    """Expected tokens of one step with every method's tree and with the best tree of as many nodes."""
+    rows = [
+        (
+            str(y.setting.budget),
+            y.setting.label,
+            y.kind,
+            str(y.anchors),
+            f"{y.tokens.value:.3f} ({bounds(y.tokens, 3)})",
+            *(
+                NOTHING if math.isnan(f.value) else f"{percent(f.value, signed=f is not y.share)} ({percent_bounds(f)})"
+                for f in (y.gain, y.share, y.left)
+            ),
+        )
+        for y in found.yields()
+    ]
+    note = (
+        "Expected tokens of one step, bonus included, at temperature 1 with noise of the target's own: 1 plus the "
+        "target's probabilities of all paths in the tree, with 95 % intervals over anchors. The best tree holds the "
+        "target's own most probable paths; no fixed tree of B nodes yields more. (Trees whose siblings are drawn are "
+        "accepted by other rules, and this bound does not hold for them.) This is a mean over places drawn evenly from "
+        "texts of the target, one per text and the same for all trees. It is not the MAL of decoding, which takes few "
+        "steps where the text is easy and therefore averages over harder places."
+    )
+    header = ("B", "tree", "texts", "anchors", "tokens of a step", "over DDTree", "share of the way to the best tree")
+    return Table("The best tree of B nodes", note, (*header, "best tree over it"), rows)
 
 
 def number(value: float, digits: int) -> str:
