@@ -23,7 +23,7 @@ from torch import Tensor
 
 from tfm_lab.bundle import Bundle
 from tfm_lab.decoding import Speculator
-from tfm_lab.drafting import DraftSource, Marginals
+from tfm_lab.drafting import DraftSource
 from tfm_lab.draws import SeededDraws
 from tfm_lab.evaluation.anchors import check_prompts, to_anchors
 from tfm_lab.evaluation.best_paths import TargetPaths, best_paths, path_probabilities
@@ -34,7 +34,7 @@ from tfm_lab.evaluation.statistics import UNKNOWN, Bounded, Counts, bootstrap, g
 from tfm_lab.evaluation.summary import ALL
 from tfm_lab.methods import make_speculator
 from tfm_lab.models.autoregressive import AutoregressiveDrafter, AutoregressiveSession
-from tfm_lab.models.context_drafter import DraftContext
+from tfm_lab.models.drafter import FactorisedDrafter
 from tfm_lab.models.weaver import WeaverSession
 from tfm_lab.replay import REPLAYED
 from tfm_lab.tree import DraftTree
@@ -194,18 +194,21 @@ class _Place:
 
     def __init__(self, bundle: Bundle, speculators: dict[Setting, Speculator], text: Sequence[int]) -> None:
         self._target, self._root = bundle.target, text[-1]
-        drafters = list({id(s.drafter): s.drafter for s in speculators.values()}.values())
-        layers = [layer for drafter in drafters for layer in drafter.config.tap_layers]
-        before = bundle.target.prefill(text[:-1], layers)
+        drafters = list(dict.fromkeys(speculator.drafter for speculator in speculators.values()))
+        before = bundle.target.prefill(
+            text[:-1], [layer for drafter in drafters for layer in drafter.config.tap_layers]
+        )
         self._hidden: Float[Tensor, " channels"] = before.hidden
-        self._contexts: dict[int, DraftContext] = {}
-        self._marginals: dict[int, Marginals] = {}
         taps = before.taps.split([drafter.fc.in_features for drafter in drafters], dim=-1)
-        for drafter, own in zip(drafters, taps, strict=True):
-            context = drafter.extend_context(drafter.empty_context(), own)
-            self._contexts[id(drafter)] = context
-            if not isinstance(drafter, AutoregressiveDrafter):
-                self._marginals[id(drafter)] = drafter.propose(context, self._root, bundle.target)
+        self._contexts = {
+            drafter: drafter.extend_context(drafter.empty_context(), own)
+            for drafter, own in zip(drafters, taps, strict=True)
+        }
+        self._marginals = {
+            drafter: drafter.propose(context, self._root, bundle.target)
+            for drafter, context in self._contexts.items()
+            if isinstance(drafter, FactorisedDrafter)
+        }
         self.paths = TargetPaths(
             bundle.target, before.state, self._root, max(setting.budget for setting in speculators)
         )
@@ -218,9 +221,9 @@ class _Place:
     def _source(self, speculator: Speculator, pool_size: int) -> DraftSource:
         drafter, weaver, target = speculator.drafter, speculator.weaver, self._target
         if isinstance(drafter, AutoregressiveDrafter):
-            context = self._contexts[id(drafter)]
+            context = self._contexts[drafter]
             return DraftSource(None, lambda: AutoregressiveSession(drafter, target, context, pool_size))
-        marginals = self._marginals[id(drafter)]
+        marginals = self._marginals[drafter]
         if weaver is None:
             return DraftSource(marginals)
         return DraftSource(marginals, lambda: WeaverSession(weaver, target, marginals, self._hidden, pool_size))
