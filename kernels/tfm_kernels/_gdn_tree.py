@@ -44,7 +44,7 @@ def _state_product(x, state, WIDE: tl.constexpr):
     if WIDE:
         return tl.dot(x, state, input_precision="tf32x3")
     else:
-        high, low = _split_state(state, WIDE)
+        high, low = _split_state(state, WIDE)  # pyright: ignore[reportGeneralTypeIssues]
         return tl.dot(x, high, out_dtype=tl.float32) + tl.dot(x, low, out_dtype=tl.float32)
 
 
@@ -301,7 +301,7 @@ def _mixed(right, mix, sums, WIDE: tl.constexpr):
     if WIDE:
         return tl.dot(right, mix, sums, input_precision="tf32x3")
     else:
-        x, y, z = _three_terms(right)
+        x, y, z = _three_terms(right)  # pyright: ignore[reportGeneralTypeIssues]
         a, b, c = _three_terms(mix)
         sums = tl.dot(x, c, tl.dot(y, b, tl.dot(z, a, sums)))
         return tl.dot(x, a, tl.dot(x, b, tl.dot(y, a, sums)))
@@ -388,7 +388,7 @@ def blocks_kernel(
         cuda.gdc_wait()
     place = state + (slot * HV + value_head) * (DV * DK) + v[:, None] * DK + c[None, :]
     if LOOPS:
-        high, low = _split_state(tl.load(place), WIDE)
+        high, low = _split_state(tl.load(place), WIDE)  # pyright: ignore[reportGeneralTypeIssues]
         for block in range(group, blocks, GROUPS):
             node, own = _nodes_of(factors + block * 112)
             _store_block(
@@ -397,7 +397,7 @@ def blocks_kernel(
             )  # fmt: skip
     else:
         # Its nodes are asked for before the state: what they lead to need not wait for it.
-        node, own = _nodes_of(factors + group * 112)
+        node, own = _nodes_of(factors + group * 112)  # pyright: ignore[reportGeneralTypeIssues]
         high, low = _split_state(tl.load(place), WIDE)
         _store_block(
             query, key, value, node, own, high, low, mixing + group * 1024, factors + group * 112, update, output,

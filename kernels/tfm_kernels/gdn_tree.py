@@ -88,8 +88,11 @@ class Settings(NamedTuple):
 
 
 WIDE_FOLDS = (*range(2, 9), *range(13, 33))
-"""Blocks of one tree beside which folds of 32 rows of a state are faster than of 16, on an H200 with bfloat16 rows: measured
-at 1, 3, 5, 9 and 17 blocks. The programs of blocks and folds share the multiprocessors, so it is no matter of size alone."""
+"""Blocks of one tree beside which folds of 32 rows of a state are faster than of 16.
+
+On an H200 with bfloat16 rows, measured at 1, 3, 5, 9 and 17 blocks. The programs of blocks and folds share the
+multiprocessors, so it is no matter of size alone.
+"""
 
 
 def settings_for(nodes: int, batch: int, key_dim: int, value_dim: int, *, wide: bool, walks: bool = False) -> Settings:
