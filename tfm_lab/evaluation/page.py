@@ -1,4 +1,4 @@
-"""An evaluation as one HTML page that needs no network: plotly.js is embedded once."""
+"""An evaluation as one HTML page that needs no network: plotly.js is embedded once, if there are figures."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -39,10 +39,11 @@ def html_page(
         )
         for number, figure in enumerate(figures, start=1)
     ]
+    script = f"\n<script>{get_plotlyjs()}</script>" if figures else ""
     origin = "".join(f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>\n" for name, value in facts.items())
     parts = [
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>',
-        f"<style>{STYLE}</style>\n<script>{get_plotlyjs()}</script>\n</head>\n<body>\n<h1>{escape(title)}</h1>",
+        f"<style>{STYLE}</style>{script}\n</head>\n<body>\n<h1>{escape(title)}</h1>",
         *(f"<p>{escape(note)}</p>" for note in notes),
         *drawn,
         *(table.html() for table in tables),

@@ -15,6 +15,11 @@ from tfm_lab.evaluation.settings import Evaluation, Setting
 RECORDS, TEXTS = "tfm_lab.records/3", "tfm_lab.texts/2"
 CONTENTS = {RECORDS: "an evaluation", TEXTS: "texts"}
 SETTING_FIELDS = tuple(field.name for field in fields(Setting))
+ABOUT = {"context", "kind", "prompt", "replayed", "device", *SETTING_FIELDS}
+FIGURES = {"tokens", "committed", "target_calls", "drafter_calls", "depths", "seconds"}
+DRAFTING = ("drafter", "weaver", "autoregressive")
+"""Fields of a header that name the models which draft; all others decide which texts are written and kept."""
+
 TEXT_FIELDS = {"prompt", "temperature", "shared_noise", "tokens"}
 
 Record = dict[str, Any]
@@ -87,8 +92,9 @@ def target_header(bundle: Bundle, evaluation: Evaluation) -> Record:
 
 def records_header(bundle: Bundle, evaluation: Evaluation) -> Record:
     """Everything that decides what a record holds, given its key: all models by fingerprint, lengths and seeds."""
-    models = {"drafter": bundle.drafter, "weaver": bundle.weaver, "autoregressive": bundle.autoregressive}
-    drafting = {name: None if model is None else model.fingerprint() for name, model in models.items()}
+    models = (bundle.drafter, bundle.weaver, bundle.autoregressive)
+    prints = [None if model is None else model.fingerprint() for model in models]
+    drafting = dict(zip(DRAFTING, prints, strict=True))
     rest = {"least_distinct": evaluation.least_distinct}
     return {"format": RECORDS} | target_header(bundle, evaluation) | drafting | rest
 
@@ -99,17 +105,27 @@ def texts_header(bundle: Bundle, evaluation: Evaluation) -> Record:
 
 
 def read_records(path: Path) -> list[Record]:
-    """The records of an evaluation file, without its header.
+    """The records of an evaluation file, without its header; see :func:`read_evaluation`."""
+    return read_evaluation(path)[1]
+
+
+def read_evaluation(path: Path) -> tuple[Record, list[Record]]:
+    """Header and records of an evaluation file; a last line that was cut short is passed over.
 
     Raises:
-        ValueError: if the file is missing or damaged.
+        ValueError: if the file is missing, damaged, or of another version.
     """
     if not path.is_file():
         raise ValueError(f"{path} does not exist; run the evaluation first")
     header, *records = _parse(path, path.read_bytes(), RECORDS)
     if header.get("format") != RECORDS:
         raise ValueError(f"{path} is not an evaluation file of this version; run the evaluation again")
-    return records
+    return header, records
+
+
+def differences(header: Record, other: Record) -> list[str]:
+    """Names of the fields that two headers do not share."""
+    return [name for name in {**header, **other} if header.get(name) != other.get(name)]
 
 
 def resume(path: Path, header: Record) -> list[Record]:
@@ -125,7 +141,7 @@ def resume(path: Path, header: Record) -> list[Record]:
             os.truncate(path, 0)
         return []
     found = _parse(path, raw, kind)
-    different = [name for name in {**header, **found[0]} if found[0].get(name) != header.get(name)]
+    different = differences(header, found[0])
     if different:
         raise ValueError(
             f"{path} holds {CONTENTS[kind]} of other models or settings (not the same: {', '.join(different)}); "
@@ -160,14 +176,23 @@ def _whole(raw: bytes) -> int:
     return raw.rfind(b"\n") + 1
 
 
+def _is_record(line: Record) -> bool:
+    """Whether a line says what it is about, and has figures or a reason why there are none."""
+    if not ABOUT.issubset(line):
+        return False
+    hash(key_of(line))
+    counts = [line.get(name) for name in ("tokens", "committed", "target_calls")]
+    return "left_out" in line or (FIGURES.issubset(line) and all(isinstance(count, int) for count in counts))
+
+
 def _parse(path: Path, raw: bytes, kind: str) -> list[Record]:
     """Header and records from the complete lines."""
-    needed = ({"context", "prompt", "replayed"} | set(SETTING_FIELDS)) if kind == RECORDS else TEXT_FIELDS
+    is_whole = _is_record if kind == RECORDS else TEXT_FIELDS.issubset
     try:
         found = [json.loads(line) for line in raw[: _whole(raw)].split(b"\n") if line]
         if found and "target" in found[0]:
             is_ours = found[0].get("format") == kind
-            if not is_ours or all(needed <= record.keys() for record in found[1:]):
+            if not is_ours or all(is_whole(record) for record in found[1:]):
                 return found
     except (ValueError, TypeError, AttributeError):
         pass

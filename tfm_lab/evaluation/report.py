@@ -1,7 +1,5 @@
 """The published form of an evaluation: JSON, Markdown tables and an HTML page, each with its provenance."""
 
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,14 +8,12 @@ from typing import Any
 from tfm_lab.bundle import Bundle
 from tfm_lab.evaluation.best_trees import BestTrees, Yield
 from tfm_lab.evaluation.ceiling import Ceiling
+from tfm_lab.evaluation.documents import BOOTSTRAP, gain_to_dict, publish, summary_to_dict
 from tfm_lab.evaluation.figures import best_tree_figure, budget_figure, ceiling_figure, depth_figure, kind_figure
-from tfm_lab.evaluation.page import html_page
 from tfm_lab.evaluation.records import Record, records_header
 from tfm_lab.evaluation.settings import Evaluation
-from tfm_lab.evaluation.statistics import LEVEL, RESAMPLES, SEED
-from tfm_lab.evaluation.summary import ALL, Gain, Summary, gains, summarise
+from tfm_lab.evaluation.summary import ALL, Summary, gains, summarise
 from tfm_lab.evaluation.tables import best_tree_table, ceiling_table, depth_table, gain_table, summary_table
-from tfm_lab.files import write_together
 from tfm_lab.provenance import describe_run
 
 TITLE = "Mean accepted length on held-out contexts"
@@ -41,15 +37,15 @@ def write_report(
     provenance = describe_run(str(bundle.target.device))
     setup = {"bundle": bundle.name, "contexts": contexts} | records_header(bundle, evaluation)
     setup |= {"records made on": ", ".join(sorted({record["device"] for record in records}))}
-    setup |= {"bootstrap": f"{RESAMPLES} resamples of contexts, percentile, {LEVEL:.0%}, seed {SEED}"}
+    setup |= {"bootstrap": BOOTSTRAP}
     overall, by_kind = summarise(records), [s for s in summarise(records, by_kind=True) if s.kind != ALL]
     found = gains(records)
     document = {
         "what": WHAT,
         "provenance": provenance,
         "setup": setup,
-        "summaries": [_summary_to_dict(summary) for summary in [*overall, *by_kind]],
-        "gains": [_gain_to_dict(found_gain) for found_gain in found],
+        "summaries": [summary_to_dict(summary) for summary in [*overall, *by_kind]],
+        "gains": [gain_to_dict(found_gain) for found_gain in found],
     }
     tables = [
         summary_table(overall),
@@ -71,18 +67,7 @@ def write_report(
         document["best_trees"] = [_yield_to_dict(entry) for entry in best_trees.yields()]
         tables.insert(2, best_tree_table(best_trees))
         figures.append(best_tree_figure(best_trees))
-    facts = provenance | setup
-    notes = _notes(overall)
-    listed = ", ".join(f"{name}: {value}" for name, value in facts.items())
-    text = [f"# {TITLE}", "", f"{WHAT.capitalize()}. {listed}.", "", *(f"{note}\n" for note in notes)]
-    for table in tables:
-        text += [f"## {table.title}", "", *([table.note, ""] if table.note else []), table.markdown()]
-    files = {
-        path: json.dumps(_without_nan(document), indent=1, allow_nan=False) + "\n",
-        path.with_suffix(".md"): "\n".join(text),
-        path.with_suffix(".html"): html_page(TITLE, [f"{WHAT.capitalize()}.", *notes], facts, figures, tables),
-    }
-    write_together(files)
+    publish(path, TITLE, document, _notes(overall), tables, figures)
 
 
 def _notes(overall: Sequence[Summary]) -> list[str]:
@@ -100,37 +85,6 @@ def _notes(overall: Sequence[Summary]) -> list[str]:
             "rules that is what decoding gives, up to near ties in floating point."
         )
     return notes
-
-
-def _without_nan(value: Any) -> Any:
-    """Null in place of NaN, which JSON does not have: the standard error of a single context, for example."""
-    if isinstance(value, dict):
-        return {name: _without_nan(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(entry) for entry in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def _summary_to_dict(summary: Summary) -> dict[str, Any]:
-    fields = summary._asdict()
-    setting, interval = fields.pop("setting"), fields.pop("interval")
-    fields["mal"] = interval._asdict() | {"standard_error": summary.mal.standard_error}
-    fields["macro"] = summary.macro._asdict()
-    fields["acceptance"] = [round(share, 4) for share in summary.acceptance]
-    fields["conditional"] = [round(share, 4) for share in summary.conditional]
-    return asdict(setting) | fields
-
-
-def _gain_to_dict(found: Gain) -> dict[str, Any]:
-    return asdict(found.setting) | {
-        "baseline": found.baseline.method,
-        "contexts": found.contexts,
-        "gain": found.overall.value,
-        "standard_error": found.overall.standard_error,
-        "low": found.interval.low,
-        "high": found.interval.high,
-        "macro": found.macro._asdict(),
-    }
 
 
 def _yield_to_dict(found: Yield) -> dict[str, Any]:

@@ -50,14 +50,28 @@ class Summary(NamedTuple):
     tokens_per_second: float
 
 
+class PairedGain(NamedTuple):
+    """Relative gain in MAL on the same contexts.
+
+    Attributes:
+        contexts: pairs that count.
+        overall: relative gain in MAL, with its standard error.
+        interval: the same with its bootstrap interval, contexts resampled in pairs.
+        macro: relative gain in the macro average, contexts resampled kind by kind.
+    """
+
+    contexts: int
+    overall: Estimate
+    interval: Bounded
+    macro: Bounded
+
+
 class Gain(NamedTuple):
     """TfM against a baseline with trees of the same size, on the same contexts.
 
     Attributes:
         baseline: another method, or TfM with its usual numbers.
-        overall: relative gain in MAL, with its standard error.
-        interval: the same with its bootstrap interval, contexts resampled in pairs.
-        macro: relative gain in the macro average, contexts resampled kind by kind.
+        contexts, overall, interval, macro: as in :class:`PairedGain`.
     """
 
     setting: Setting
@@ -101,23 +115,27 @@ def gains(records: Sequence[Record], method: str = "tfm") -> list[Gain]:
 
 
 def gain(records: Sequence[Record], better: Setting, baseline: Setting) -> Gain:
-    """Relative gain in MAL of one setting over another on the contexts that both have, both decoded or both replayed.
-
-    The standard error is that of the ratio of two ratios, contexts as units, by the delta method.
-    """
+    """Relative gain in MAL of one setting over another on the contexts that both have, decoded or replayed alike."""
     pairs: dict[tuple[str, str, bool], dict[Setting, Record]] = {}
     for record in records:
         key = key_of(record)
         if key.setting in (better, baseline) and "left_out" not in record:
             pairs.setdefault((key.context, key.prompt, key.replayed), {})[key.setting] = record
-    both = [(p[better], p[baseline]) for p in pairs.values() if len(p) == 2]
+    return Gain(better, baseline, *paired_gain([(p[better], p[baseline]) for p in pairs.values() if len(p) == 2]))
+
+
+def paired_gain(pairs: Sequence[tuple[Record, Record]]) -> PairedGain:
+    """Relative gain in MAL of the first records over the second, each pair of one context and with figures.
+
+    The standard error is that of the ratio of two ratios, contexts as units, by the delta method.
+    """
     counts = np.array(
-        [[top["committed"], top["target_calls"], low["committed"], low["target_calls"]] for top, low in both],
+        [[top["committed"], top["target_calls"], low["committed"], low["target_calls"]] for top, low in pairs],
         dtype=np.float64,
     ).reshape(-1, 4)
-    kinds = [top["kind"] for top, _ in both]
+    kinds = [top["kind"] for top, _ in pairs]
     interval, macro = gain_of_ratios([counts]), gain_of_ratios(_by_kind(counts, kinds))
-    return Gain(better, baseline, len(both), Estimate(interval.value, _gain_error(counts)), interval, macro)
+    return PairedGain(len(pairs), Estimate(interval.value, _gain_error(counts)), interval, macro)
 
 
 def _gain_error(counts: Counts) -> float:
