@@ -1,12 +1,13 @@
 """Contexts, settings and hand-made records for the tests of the evaluation."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tfm_lab.evaluation import Context, Evaluation, Setting
-from tfm_lab.evaluation.records import read_records
+from tfm_lab.evaluation.records import RECORDS, read_records
 
 CONTEXTS = [
     Context("code-001", "code", "stdlib: a.py", "import os\n"),
@@ -39,7 +40,8 @@ def record(
     """A record of one context; its first letter is its kind."""
     about = {"context": context, "kind": context[0], "prompt": f"<{context}>"}
     about |= asdict(Setting(method, budget, temperature)) | {"replayed": False, "device": "a processor"}
-    counts = {"committed": committed, "target_calls": calls, "drafter_calls": 3 * calls, "depths": depths}
+    counts = {"tokens": committed + 1, "committed": committed}
+    counts |= {"target_calls": calls, "drafter_calls": 3 * calls, "depths": depths}
     return about | counts | {"seconds": [0.5 * calls, 0.0, 0.0, 0.0, 0.0]} | changes
 
 
@@ -52,3 +54,23 @@ BY_HAND = [
     record("c1", "tfm", 0, 0, left_out="repeats itself"),
     record("a1", "tfm", 5, 5, temperature=1.0),
 ]
+
+HEADER: dict[str, Any] = {
+    "format": RECORDS,
+    "target": "target-1",
+    "dtype": "float32",
+    "max_new_tokens": 64,
+    "seed": 0,
+    "stop_tokens": [0],
+    "max_positions": 256,
+    "drafter": "drafter-1",
+    "weaver": "weaver-1",
+    "autoregressive": None,
+    "least_distinct": 0.3,
+}
+
+
+def write_records(path: Path, records: Sequence[dict[str, Any]], **changes: Any) -> Path:
+    """A records file whose header differs from ``HEADER`` in ``changes``."""
+    path.write_text("".join(json.dumps(line) + "\n" for line in [HEADER | changes, *records]))
+    return path

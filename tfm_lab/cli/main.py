@@ -20,7 +20,19 @@ import click
 
 import tfm_lab
 
-COMMANDS = ("doctor", "decode", "run", "exercises", "evaluate", "bench", "divergence", "frequencies", "train", "fetch")
+COMMANDS = (
+    "doctor",
+    "decode",
+    "run",
+    "exercises",
+    "evaluate",
+    "compare",
+    "bench",
+    "divergence",
+    "frequencies",
+    "train",
+    "fetch",
+)
 
 
 class LazyGroup(click.Group):
