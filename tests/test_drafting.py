@@ -22,6 +22,7 @@ from tfm_lab.drafting import (
     best_first,
     chain,
     dyspec_slots,
+    ranked_slots,
     woven,
 )
 from tfm_lab.draws import SeededDraws
@@ -32,6 +33,7 @@ BUILDERS: dict[str, TreeBuilder] = {
     "best_first": best_first,
     "woven": woven,
     "dyspec_slots": dyspec_slots,
+    "ranked_slots": ranked_slots,
 }
 DRAWS = SeededDraws(0, "drafter")
 
@@ -56,7 +58,7 @@ def nodes_of(draft: Draft) -> list[tuple[int, int]]:
 def test_the_root_and_the_kind_are_as_asked(name: str) -> None:
     draft = BUILDERS[name](7, random_table(4, 3, seed=1).source(3), TreeConfig(budget=6, max_depth=3), DRAWS)
     assert int(draft.tree.tokens[0]) == 7
-    assert draft.kind is (TreeKind.SAMPLED if name == "dyspec_slots" else TreeKind.FIXED)
+    assert draft.kind is (TreeKind.SAMPLED if name.endswith("slots") else TreeKind.FIXED)
     assert draft.tree.budget == (3 if name == "chain" else 6)
 
 

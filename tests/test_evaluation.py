@@ -52,7 +52,7 @@ def test_a_record_holds_the_figures_of_the_decode(tiny_bundle: Bundle, whole: Pa
     speculator = make_speculator(method, tiny_bundle.drafter, tiny_bundle.weaver, sampling)
     trace = speculative_decode(tiny_bundle.target, speculator, tiny_bundle.chat("Why?"), config)
     got = without_times(whole)[len(SETTINGS) + SETTINGS.index(setting)]
-    sampled_rule = "rejection_swor" if setting.method == "dyspec" else "target_sample"
+    sampled_rule = "rejection_swor" if setting.method in ("dyspec", "ranked") else "target_sample"
     wanted = {
         "context": "chat-001",
         "kind": "chat",
@@ -238,7 +238,7 @@ def test_settings_that_differ_in_nothing_that_matters_count_once(tiny_bundle: Bu
     evaluate(tiny_bundle, CONTEXTS[:1], replace(EVALUATION, settings=same), tmp_path / "records.jsonl")
     assert len(read_records(tmp_path / "records.jsonl")) == 1
     crossed = cross_settings(
-        ["ar", "chain", "ddtree", "tfm", "dyspec", "ard-chain", "ard-tree", "ard-dyspec"],
+        ["ar", "chain", "ddtree", "tfm", "dyspec", "ranked", "ard-chain", "ard-tree", "ard-dyspec"],
         budgets=[4, 8],
         temperatures=[0.0, 1.0],
         children=[2, 32],
@@ -257,6 +257,7 @@ def test_settings_that_differ_in_nothing_that_matters_count_once(tiny_bundle: Bu
         "ddtree": 8,
         "tfm": 64,
         "dyspec": 16,
+        "ranked": 16,
         "ard-chain": 8,
         "ard-tree": 64,
         "ard-dyspec": 16,

@@ -27,6 +27,7 @@ from tfm_lab.drafting import (
     best_first,
     chain,
     dyspec_slots,
+    ranked_slots,
     woven,
 )
 from tfm_lab.draws import Draws
@@ -65,9 +66,10 @@ BUILDERS: dict[str, TreeBuilder] = {
     "woven": woven,
     "arbitrary": fixed(random_fixed_tree(vocab=3, nodes=7, max_depth=2, seed=3)),
     "dyspec_slots": dyspec_slots,
+    "ranked_slots": ranked_slots,
     "static": sampled_tree(1, 2),
 }
-SAMPLED = ("dyspec_slots", "static")
+SAMPLED = ("dyspec_slots", "ranked_slots", "static")
 
 SAMPLINGS = {
     "T=1": PLAIN,
@@ -136,10 +138,12 @@ def test_larger_fixed_trees_are_exact(builder: TreeBuilder, vocab: int, rule: Ac
     [
         (dyspec_slots, 4, TreeConfig(budget=4, max_depth=2)),
         (dyspec_slots, 2, TreeConfig(budget=6, max_depth=3)),
+        (ranked_slots, 4, TreeConfig(budget=4, max_depth=2)),
+        (ranked_slots, 2, TreeConfig(budget=6, max_depth=3)),
         (sampled_tree(1, 1, 1), 3, LARGE),
         (sampled_tree(3, 1), 3, LARGE),
     ],
-    ids=["slots-4", "slots-2", "chain", "whole support"],
+    ids=["slots-4", "slots-2", "ranks-4", "ranks-2", "chain", "whole support"],
 )
 def test_larger_sampled_trees_are_exact(
     builder: TreeBuilder, vocab: int, config: TreeConfig, rule: AcceptanceRule

@@ -5,7 +5,16 @@ from enum import Enum
 
 from tfm_lab.decoding import Speculator
 from tfm_lab.distributions import SamplingConfig
-from tfm_lab.drafting import TreeBuilder, TreeKind, best_first, chain, conditional_chain, dyspec_slots, woven
+from tfm_lab.drafting import (
+    TreeBuilder,
+    TreeKind,
+    best_first,
+    chain,
+    conditional_chain,
+    dyspec_slots,
+    ranked_slots,
+    woven,
+)
 from tfm_lab.models.autoregressive import AutoregressiveDrafter
 from tfm_lab.models.drafter import FactorisedDrafter
 from tfm_lab.models.weaver import Weaver
@@ -47,6 +56,11 @@ METHODS: dict[str, Method] = {
 }
 """Methods on a factorised drafter. Plain decoding has no drafter and goes by the name ``ar``."""
 
+RANKED_METHODS: dict[str, Method] = {
+    "ranked": Method("TfM, slots by rank", ranked_slots, TreeKind.SAMPLED, Source.WEAVER),
+}
+"""Sampled trees of a shape that is known beforehand."""
+
 AUTOREGRESSIVE_METHODS: dict[str, Method] = {
     "ard-chain": Method(
         "autoregressive drafter, chain", conditional_chain, TreeKind.FIXED, Source.AUTOREGRESSIVE_DRAFTER
@@ -58,7 +72,7 @@ AUTOREGRESSIVE_METHODS: dict[str, Method] = {
 }
 """The same trees from an autoregressive drafter with a full-vocabulary head."""
 
-ALL_METHODS = METHODS | AUTOREGRESSIVE_METHODS
+ALL_METHODS = METHODS | RANKED_METHODS | AUTOREGRESSIVE_METHODS
 
 
 def make_speculator(

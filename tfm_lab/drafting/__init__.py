@@ -2,6 +2,7 @@
 
 from tfm_lab.drafting.conditional_trees import MarginalSession, conditional_chain, dyspec_slots, woven
 from tfm_lab.drafting.marginal_trees import best_first, chain
+from tfm_lab.drafting.ranked_slots import ranked_slots
 from tfm_lab.drafting.types import (
     Candidate,
     CandidatePool,
@@ -35,5 +36,6 @@ __all__ = [
     "chain",
     "conditional_chain",
     "dyspec_slots",
+    "ranked_slots",
     "woven",
 ]

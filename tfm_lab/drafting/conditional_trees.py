@@ -53,7 +53,7 @@ def woven(root: int, source: DraftSource, config: TreeConfig, draws: Draws) -> D
     calls = 0
     if config.budget == 0:
         return Draft(growth.tree(), TreeKind.FIXED)
-    session = _open_session(source, "woven")
+    session = open_session(source, "woven")
     deepest = min(config.max_depth, session.max_depth)
     ranked: dict[int, list[tuple[int, float]]] = {}
     frontier: list[tuple[float, int, int]] = []
@@ -127,7 +127,7 @@ def dyspec_slots(root: int, source: DraftSource, config: TreeConfig, draws: Draw
     rounds: list[GrowthRound] = []
     proposals: dict[int, Proposal] = {}
     residuals: dict[int, Float[Tensor, " pool"]] = {}
-    session = _open_session(source, "dyspec_slots")
+    session = open_session(source, "dyspec_slots")
     deepest = min(config.max_depth, session.max_depth)
     slots = [(-1.0, 0)] if deepest > 0 else []
     while slots and len(growth) < config.budget:
@@ -135,7 +135,7 @@ def dyspec_slots(root: int, source: DraftSource, config: TreeConfig, draws: Draw
         expanded = () if node in proposals else (node,)
         if expanded:
             (proposal,) = session.expand(growth.open_nodes(expanded))
-            proposals[node] = _normalised(proposal)
+            proposals[node] = normalised(proposal)
             residuals[node] = proposals[node].log_probs.exp()
         residual = residuals[node]
         index = draws.categorical(residual)
@@ -173,7 +173,8 @@ class MarginalSession:
         return [self._proposals[node.depth] for node in nodes]
 
 
-def _open_session(source: DraftSource, builder: str) -> ConditionalSession:
+def open_session(source: DraftSource, builder: str) -> ConditionalSession:
+    """The source's autoregressive drafter; a ValueError that names the builder if it has none."""
     if source.open_session is None:
         raise ValueError(
             f"{builder} needs an autoregressive drafter, and this source has none: give it one as open_session "
@@ -197,7 +198,8 @@ def _top_children(proposals: Sequence[Proposal], count: int) -> list[list[tuple[
     return pairs(tokens.gather(1, ranked.indices), ranked.values)
 
 
-def _normalised(proposal: Proposal) -> Proposal:
+def normalised(proposal: Proposal) -> Proposal:
+    """The law over the listed tokens alone, on the CPU in float64; a ValueError if it is not a number."""
     log_probs = proposal.log_probs.detach().to("cpu", torch.float64)
     normalised = log_probs - log_probs.logsumexp(0)
     _refuse_nan(normalised)

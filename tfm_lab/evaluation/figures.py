@@ -13,7 +13,7 @@ from tfm_lab.evaluation.summary import ALL, Summary
 from tfm_lab.methods import ALL_METHODS
 
 INK = "#1f2328"
-BLUE, ORANGE, GREEN, PURPLE, GREY, SKY, YELLOW = (
+BLUE, ORANGE, GREEN, PURPLE, GREY, SKY, YELLOW, PINK = (
     "#0072B2",
     "#D55E00",
     "#007F5F",
@@ -21,9 +21,10 @@ BLUE, ORANGE, GREEN, PURPLE, GREY, SKY, YELLOW = (
     "#6b7280",
     "#56B4E9",
     "#B58900",
+    "#CC79A7",
 )
 METHOD_COLOURS = {"ar": GREY, "chain": BLUE, "ddtree": ORANGE, "tfm": GREEN, "dyspec": PURPLE}
-METHOD_COLOURS |= {"ard-chain": SKY, "ard-tree": YELLOW, "ard-dyspec": GREY, BEST: INK}
+METHOD_COLOURS |= {"ranked": PINK, "ard-chain": SKY, "ard-tree": YELLOW, "ard-dyspec": GREY, BEST: INK}
 CEILING_COLOURS = {ORACLE: ORANGE, POINT: YELLOW, DRAFTER: BLUE, WEAVER: GREEN, POOL: GREY, AUTOREGRESSIVE: SKY}
 DASHES, SYMBOLS = ("solid", "dash", "dot", "dashdot"), ("circle", "square", "diamond", "cross")
 PATTERNS = ("", "/", "x", ".")

@@ -15,6 +15,7 @@ KNOBS: dict[str, tuple[str, ...]] = {
     "ddtree": ("budget", "max_depth"),
     "tfm": ALL_KNOBS,
     "dyspec": ("budget", "pool_size", "max_depth"),
+    "ranked": ("budget", "pool_size", "max_depth"),
     "ard-chain": ("budget", "max_depth"),
     "ard-tree": ALL_KNOBS,
     "ard-dyspec": ("budget", "pool_size", "max_depth"),
