@@ -13,7 +13,7 @@ from tfm_lab.distributions import SamplingConfig
 from tfm_lab.drafting import DraftSource, TreeConfig, TreeKind, ranked_slots
 from tfm_lab.drafting.ranked_slots import ACCEPTED, children_of_places
 from tfm_lab.draws import SeededDraws
-from tfm_lab.exact import ROOT, TableSession, one_hot_table, random_table
+from tfm_lab.exact import ROOT, Table, TableSession, one_hot_table, random_table
 from tfm_lab.methods import make_speculator
 
 Shape = tuple[int, ...]
@@ -74,7 +74,8 @@ def test_a_depth_takes_one_call_and_the_shape_is_always_the_same() -> None:
         assert draft.tree.budget == 9
         assert Counter(Counter(parents).values()) == Counter(Counter(parents_of(children)).values()) + Counter([1])
         assert draft.drafter_calls == len(session.calls) == len(draft.rounds) == draft.tree.max_depth
-        assert [len(call) for call in session.calls] == [len(entry.expanded) for entry in draft.rounds]
+        assert session.calls == [entry.expanded for entry in draft.rounds]
+        assert [node for entry in draft.rounds for node in entry.added] == list(range(1, 10))
         assert sorted(draft.proposals) == sorted({parent for parent in parents if parent >= 0})
         tables.add(tuple(draft.tree.tokens.tolist()))
     assert len(tables) > 1
@@ -83,8 +84,8 @@ def test_a_depth_takes_one_call_and_the_shape_is_always_the_same() -> None:
 def test_siblings_are_draws_without_replacement_in_the_order_of_their_ranks() -> None:
     """First draws at the root follow q, second draws q without the first."""
     q = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
-    table, pairs = random_table(3, 1, seed=2), Counter[tuple[int, int]]()
-    table = type(table).fill(3, 1, lambda _: q)
+    pairs = Counter[tuple[int, int]]()
+    table = Table.fill(3, 1, lambda _: q)
     source, config, draws = table.source(1), TreeConfig(budget=2, max_depth=1), SeededDraws(7)
     count = 4000
     for _ in range(count):
@@ -102,6 +103,14 @@ def test_places_without_a_possible_token_stay_empty() -> None:
     )
     assert draft.tree.budget == 3
     assert draft.tree.max_depth == 3
+
+
+def test_a_node_with_fewer_possible_tokens_than_places_has_no_others() -> None:
+    table = Table.fill(3, 2, lambda prefix: torch.tensor([0.0, 1.0, 0.0] if prefix else [0.4, 0.3, 0.3]))
+    draft = ranked_slots(ROOT, table.source(2), TreeConfig(budget=12, max_depth=2), SeededDraws(0))
+    below = list(zip(draft.tree.parents.tolist(), draft.tree.tokens.tolist(), strict=True))
+    assert sorted(token for parent, token in below if parent == 0) == [0, 1, 2]
+    assert [pair for pair in below if pair[0] > 0] == [(1, 1), (2, 1), (3, 1)]
 
 
 def test_nothing_is_asked_for_an_empty_tree_and_a_source_without_conditionals_is_refused() -> None:

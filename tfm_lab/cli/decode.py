@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     "--method",
     default="tfm",
     show_default=True,
-    help="ar (plain), chain (DFlash), ddtree, tfm, dyspec (sampled trees); with an autoregressive drafter ard-chain, "
-    "ard-tree, ard-dyspec.",
+    help="ar (plain), chain (DFlash), ddtree, tfm, dyspec and ranked (sampled trees); with an autoregressive drafter "
+    "ard-chain, ard-tree, ard-dyspec.",
 )
 @click.option(
     "--budget", default=64, show_default=True, help="Proposed nodes per tree, root excluded. 0 is plain decoding."
