@@ -38,7 +38,7 @@ def one_text_at_a_time(task: WeaverTask, weaver: Weaver, step: int) -> tuple[lis
         scores = pool_scores(target, drafter, fixed, tokens[[text]], anchors[[text]])
         features = target.features(tokens[[text]], drafter.config.tap_layers)
         hidden = drafter(features.taps, drafter.pack_blocks(tokens[[text]], anchors[[text]], target))
-        pool = target.logits(hidden.reshape(-1, DEPTH, hidden.shape[-1])).topk(POOL, dim=-1, sorted=False).indices
+        pool = target.logits(hidden.reshape(-1, DEPTH, hidden.shape[-1])).topk(POOL, dim=-1).indices
         places = anchors[text, :, None] + torch.arange(DEPTH)
         rows, said = target(tokens[[text]])[0][places], gather_after(tokens[[text]], anchors[[text]], DEPTH)[0]
         law = (rows / heat).softmax(-1) if heat else torch.nn.functional.one_hot(said, VOCABULARY).to(rows.dtype)

@@ -272,7 +272,7 @@ def pool_scores(
             features = target.features(tokens, drafter.config.tap_layers)
             blocks = drafter.pack_blocks(tokens, anchors, target)
             drafter_hidden = drafter(features.taps, blocks).reshape(rows, depth, -1)
-            drafter_logits, pool = target.logits(drafter_hidden).topk(weaver.config.pool_size, dim=-1, sorted=False)
+            drafter_logits, pool = target.logits(drafter_hidden).topk(weaver.config.pool_size, dim=-1)
             is_next = pool == gather_after(tokens, anchors, depth).reshape(rows, depth, 1)
             path = gather_after(tokens, anchors - 1, depth).reshape(rows, depth)
             path_hidden = _gather_rows(features.hidden, anchors, depth).reshape(rows, depth, -1)
