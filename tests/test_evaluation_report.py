@@ -123,6 +123,17 @@ def test_a_gain_counts_contexts_that_both_methods_have() -> None:
     assert math.isnan(gain(no_calls, TFM, CHAIN).overall.standard_error)
 
 
+def test_sampled_trees_are_compared_with_fixed_ones_too() -> None:
+    records = [record("a1", method, 4, 2, temperature=1.0) for method in ("ranked", "dyspec", "tfm", "ddtree")]
+    assert [(g.setting.method, g.baseline.method) for g in gains(records)] == [
+        ("tfm", "ddtree"),
+        ("dyspec", "ddtree"),
+        ("dyspec", "tfm"),
+        ("ranked", "ddtree"),
+        ("ranked", "tfm"),
+    ]
+
+
 def test_gains_compare_trees_of_the_same_size_and_unusual_numbers_with_usual_ones() -> None:
     small = {"children": 4, "width": 1}
     records = [

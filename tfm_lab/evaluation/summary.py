@@ -15,6 +15,7 @@ from tfm_lab.metrics import Estimate, ratio_estimate
 
 ALL = "all"
 BASELINES = ("ddtree", "chain", "ard-tree", "ard-chain")
+COMPARED = ("tfm", "dyspec", "ranked")
 
 
 class Summary(NamedTuple):
@@ -96,19 +97,23 @@ def summarise(records: Sequence[Record], *, by_kind: bool = False) -> list[Summa
     ]
 
 
-def gains(records: Sequence[Record], method: str = "tfm") -> list[Gain]:
-    """Every setting of ``method`` against the baselines whose trees have the same size, and against its usual numbers.
+def gains(records: Sequence[Record]) -> list[Gain]:
+    """Every setting of TfM against the baselines whose trees have the same size, and against its usual numbers.
 
-    A setting has usual numbers if nothing but its budget, temperature and noise were chosen.
+    A setting has usual numbers if nothing but its budget, temperature and noise were chosen. TfM's sampled trees are
+    compared with its fixed ones as well.
     """
     settings = dict.fromkeys(key_of(record).setting for record in records)
     found: list[Gain] = []
-    for setting in sorted((s for s in settings if s.method == method), key=lambda s: s.temperature):
-        for name in BASELINES:
+    compared = (setting for setting in settings if setting.method in COMPARED)
+    for setting in sorted(compared, key=lambda s: (s.temperature, COMPARED.index(s.method))):
+        for name in (*BASELINES, *(() if setting.method == COMPARED[0] else COMPARED[:1])):
             baseline = replace(setting, method=name).essential
             if baseline in settings:
                 found.append(gain(records, setting, baseline))
-        usual = Setting(method, setting.budget, setting.temperature, shared_noise=setting.shared_noise).essential
+        usual = Setting(
+            setting.method, setting.budget, setting.temperature, shared_noise=setting.shared_noise
+        ).essential
         if usual != setting and usual in settings:
             found.append(gain(records, setting, usual))
     return found
