@@ -29,21 +29,9 @@ def ranked_slots(root: int, source: DraftSource, config: TreeConfig, draws: Draw
     """A sampled tree of the best places by rank, grown one depth per drafter call.
 
     Siblings are draws without replacement from q, in the order of their ranks, and every draw is kept: lossless under
-    the rejection rules.
-
-    Args:
-        root: last committed token.
-        source: only ``open_session`` is used.
-        config: budget and max_depth.
-        draws: one categorical draw per node.
-
-    Returns:
-        A draft with the proposal of every expanded node, normalised over its listed tokens in float64: exactly the law
-        that the children were drawn from. ``rounds`` hold one record per depth. The tree is smaller than the budget
-        only where a node has fewer possible children than places, which are planned for as many as the root has.
-
-    Raises:
-        ValueError: if the source has no autoregressive drafter.
+    the rejection rules. Arguments, result and errors are those of :func:`dyspec_slots`, but ``rounds`` hold one record
+    per depth. The tree is smaller than the budget only where a node has fewer possible children than places, which are
+    planned for as many as the root has.
     """
     growth = Growth(root)
     if config.budget == 0:
